@@ -1,0 +1,1 @@
+"""Facts derived from a trace, each computed once; may import `record` and `errors`, never torch."""

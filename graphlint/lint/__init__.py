@@ -1,0 +1,1 @@
+"""What a rule, a finding and a report are; may import `analysis`, `record` and `errors`."""
