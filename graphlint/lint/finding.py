@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 Severity = Literal["error", "warning", "info"]
-"""error: it crashes or trains the wrong thing; warning: it wastes much or likely isn't meant; info: a hint."""
+"""error: it crashes or trains the wrong thing; warning: it wastes much or is hardly meant; info: a hint."""
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """From the most severe to the least."""
@@ -50,8 +50,8 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault, once, however often it was seen.
 
-    `path` and `line` are the primary label's. `count` is the number of sightings, `first_step` and `last_step`
-    the steps between which they lie. `fingerprint` stays the same when lines are inserted elsewhere.
+    `path` and `line` are the primary label's. `count` is the number of sightings, which lie between the steps
+    `first_step` and `last_step`. `fingerprint` stays the same when lines are inserted elsewhere.
     """
 
     code: str

@@ -1,0 +1,95 @@
+"""Judges a trace: runs the selected rules and says of every rule how it ended.
+
+May import `analysis`, `record` and the rest of `lint`. A rule ends as exactly one of findings, clean, not
+checked and failed; an unselected rule is not checked, so that no reader takes it for clean.
+"""
+
+import traceback
+from collections.abc import Sequence
+
+from graphlint.analysis.facts import Facts
+from graphlint.lint.discovery import all_rules
+from graphlint.lint.finding import Finding
+from graphlint.lint.folding import fold, in_order
+from graphlint.lint.needs import CUT_SHORT, NO_STEP, lacking, trained
+from graphlint.lint.places import Places
+from graphlint.lint.rule import Report, Rule, RuleOutcome
+from graphlint.lint.selection import Selection
+from graphlint.record.trace import Trace
+
+NOT_SELECTED = "not selected"
+
+
+def judge(trace: Trace, selection: Selection, rules: Sequence[Rule] | None = None) -> Report:
+    """Returns what the selected rules find in a trace, and the outcome of every rule.
+
+    Args:
+        trace: the record to judge.
+        selection: which of the rules to run.
+        rules: the rules that there are; None: all that graphlint ships.
+
+    Raises:
+        UsageError: the selection names an unknown rule, or leaves none.
+        RuleLoadError: a shipped rule doesn't load.
+    """
+    known = all_rules() if rules is None else tuple(rules)
+    chosen = selection.codes(known)
+    judgement = _Judgement(trace)
+    for rule in known:
+        if rule.code in chosen:
+            judgement.run(rule)
+        else:
+            judgement.not_checked(rule, NOT_SELECTED)
+    return judgement.report()
+
+
+class _Judgement:
+    """Collects findings and outcomes while the rules run over one trace, with the facts derived once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._facts = Facts(trace)
+        self._places = Places(trace)
+        self._silence_reason = self._why_silence_proves_nothing()
+        self._findings: list[Finding] = []
+        self._outcomes: list[RuleOutcome] = []
+        self._tracebacks: dict[str, str] = {}
+
+    def run(self, rule: Rule) -> None:
+        """Runs one rule and notes how it ended."""
+        if reason := lacking(rule.needs, self._trace):
+            self.not_checked(rule, reason)
+            return
+        try:
+            # The generator is consumed and folded in here, so that no part of a rule runs outside the guard.
+            found = fold(rule, list(rule.check(self._facts)), self._places)
+        except Exception as error:  # noqa: BLE001 - the fault of one rule must not hide what the others find
+            self._tracebacks[rule.code] = traceback.format_exc()
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._outcomes.append(RuleOutcome(code=rule.code, outcome="failed", reason=reason))
+            return
+        self._findings += found
+        if found:
+            self._outcomes.append(RuleOutcome(code=rule.code, outcome="findings"))
+        elif self._silence_reason is not None:
+            self.not_checked(rule, self._silence_reason)
+        else:
+            self._outcomes.append(RuleOutcome(code=rule.code, outcome="clean"))
+
+    def not_checked(self, rule: Rule, reason: str) -> None:
+        """Notes that a rule could not judge, and why."""
+        self._outcomes.append(RuleOutcome(code=rule.code, outcome="not-checked", reason=reason))
+
+    def report(self) -> Report:
+        """Returns everything noted so far."""
+        return Report(
+            findings=in_order(self._findings),
+            outcomes=tuple(self._outcomes),
+            tracebacks=self._tracebacks,
+        )
+
+    def _why_silence_proves_nothing(self) -> str | None:
+        """A fault seen is a fact even in half a record, but its absence is not: then no rule is clean."""
+        if not trained(self._trace):
+            return NO_STEP
+        return None if self._trace.complete else CUT_SHORT

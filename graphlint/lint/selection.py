@@ -1,0 +1,47 @@
+"""Which rules a user asked for, by code, prefix or name; may import `errors` and `lint.rule`."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from graphlint.errors import UsageError
+from graphlint.lint.rule import Rule
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Rules to run: all that `select` names (all when it is empty) without those that `ignore` names.
+
+    An entry is a code (`GL101`), the beginning of codes (`GL1`) or a name (`freed-graph-reuse`); one entry
+    may hold several, separated by commas.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def codes(self, rules: Sequence[Rule]) -> frozenset[str]:
+        """Returns the codes of the chosen ones among `rules`.
+
+        Raises:
+            UsageError: an entry names no rule, or no rule is left; the text lists what would be right.
+        """
+        chosen = _named(self.select, rules) if self.select else {rule.code for rule in rules}
+        chosen -= _named(self.ignore, rules)
+        if not chosen:
+            raise UsageError("no rule is left to check: everything selected is ignored too")
+        return frozenset(chosen)
+
+
+def _named(entries: Sequence[str], rules: Sequence[Rule]) -> set[str]:
+    """Returns the codes of the rules that the entries name."""
+    found: set[str] = set()
+    for entry in (part.strip() for listed in entries for part in listed.split(",")):
+        matches = {
+            rule.code
+            for rule in rules
+            if entry and (rule.code.startswith(entry.upper()) or rule.name == entry.lower())
+        }
+        if not matches:
+            known = ", ".join(f"{rule.code} {rule.name}" for rule in rules)
+            raise UsageError(f"unknown rule {entry!r}; known rules: {known}")
+        found |= matches
+    return found
