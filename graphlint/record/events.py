@@ -159,6 +159,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         reached: leaves whose `.grad` it fills, in the order of the walk.
         accumulated: those of `reached` that already held a gradient.
         error: torch's message, when it raised; `error_type` its class.
+        outputs: the gradients that `autograd.grad` returned, where they are tensors of the record.
         nested: it ran inside another backward (reentrant checkpointing, a custom function).
         end: serial at which it returned; in-place hooks and custom functions may record events in between.
     """
@@ -175,6 +176,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
     visits: tuple[Visit, ...] = ()
     reached: tuple[TensorId, ...] = ()
     accumulated: tuple[TensorId, ...] = ()
+    outputs: tuple[TensorId, ...] = ()
     error: str | None = None
     error_type: str | None = None
     nested: bool = False
