@@ -3,6 +3,14 @@
 May import the rest of `analysis` and `record`.
 """
 
+from functools import cached_property
+
+from graphlint.analysis.gradients import Gradients
+from graphlint.analysis.graphs import Graphs
+from graphlint.analysis.names import Names
+from graphlint.analysis.sources import Sources
+from graphlint.analysis.steps import Steps
+from graphlint.analysis.values import Values
 from graphlint.record.trace import Trace
 
 
@@ -11,3 +19,33 @@ class Facts:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+
+    @cached_property
+    def names(self) -> Names:
+        """The words for tensors, modules, parameters and optimizers."""
+        return Names(self.trace)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The user's statements."""
+        return Sources(self.trace)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The training steps."""
+        return Steps(self.trace)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The gradient graph of each backward."""
+        return Graphs(self.trace)
+
+    @cached_property
+    def values(self) -> Values:
+        """The value graph."""
+        return Values(self.trace)
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """The life of each parameter's gradient."""
+        return Gradients(self.trace)

@@ -1,0 +1,194 @@
+"""The user's statements: from a line of the record to the source that stands there.
+
+May import `record` only. Source text words a message; nothing is ever decided by it. Where the source is
+missing or does not parse, every question has an answer that says less.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphlint.record.tables import Frame
+from graphlint.record.trace import Trace
+
+_QUOTE_LIMIT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of the user's source.
+
+    Attributes:
+        path: the file, as the record has it.
+        first_line: 1-based line where it begins. A compound statement (`if`, `with`, `def`) counts as
+            its header alone.
+        last_line: 1-based line where it ends.
+        text: its source, on one line.
+        targets: what it assigns to, as source (`fake_images`, `self.state`).
+        calls: the call expressions in it, outermost first.
+    """
+
+    path: str
+    first_line: int
+    last_line: int
+    text: str
+    targets: tuple[str, ...]
+    calls: tuple[str, ...]
+
+
+class Sources:
+    """Statements of a trace's sources, parsed once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._cache: dict[tuple[str, int], Statement | None] = {}
+
+    @cached_property
+    def _trees(self) -> dict[str, ast.Module]:
+        trees: dict[str, ast.Module] = {}
+        for path, text in self._trace.sources.items():
+            try:
+                trees[path] = ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+        return trees
+
+    @cached_property
+    def _lines(self) -> dict[str, list[str]]:
+        return {path: text.splitlines() for path, text in self._trace.sources.items()}
+
+    def line(self, path: str, line: int) -> str | None:
+        """Returns the text of a line (1-based), without its indentation; None when not recorded."""
+        lines = self._lines.get(path, [])
+        return lines[line - 1].strip() if 0 < line <= len(lines) else None
+
+    def statement(self, path: str, line: int) -> Statement | None:
+        """Returns the innermost statement that covers a line; None when the source can't say."""
+        key = (path, line)
+        if key not in self._cache:
+            self._cache[key] = self._find(path, line)
+        return self._cache[key]
+
+    def last_line(self, path: str, line: int) -> int:
+        """Returns the last line of the statement at a line, the line itself when unknown."""
+        statement = self.statement(path, line)
+        return statement.last_line if statement is not None else line
+
+    def quote(self, path: str, line: int) -> str | None:
+        """Returns the outermost call at a line, as in `discriminator(fake_images, text_embeddings)`.
+
+        A statement that is no call gives its whole value. None when there is no source or it is too
+        long to quote.
+        """
+        statement = self.statement(path, line)
+        if statement is None:
+            return None
+        spelled = statement.calls[0] if statement.calls else statement.text
+        return spelled if len(spelled) <= _QUOTE_LIMIT else None
+
+    def function(self, frame: Frame) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """Returns the syntax of the function that a frame runs; None for a module or unknown source."""
+        tree = self._trees.get(frame.path)
+        if tree is None:
+            return None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == frame.function:
+                lines = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
+                if frame.first_line in lines:
+                    return node
+        return None
+
+    def store_line(self, frame: Frame, names: frozenset[str]) -> int | None:
+        """Returns the line in a frame's function that stores one of its names in an attribute or an item."""
+        function = self.function(frame)
+        if function is None:
+            return None
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in names:
+                kept = [t for t in node.targets if isinstance(t, ast.Attribute | ast.Subscript)]
+                if kept:
+                    return node.lineno
+        return None
+
+    def loop_end(self, path: str, line: int) -> int | None:
+        """Returns the last line of the innermost loop around a line; None outside loops."""
+        tree = self._trees.get(path)
+        if tree is None:
+            return None
+        ends = [
+            node.end_lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.For | ast.While | ast.AsyncFor)
+            and node.end_lineno is not None
+            and node.lineno <= line <= node.end_lineno
+        ]
+        return min(ends) if ends else None
+
+    def _find(self, path: str, line: int) -> Statement | None:
+        tree = self._trees.get(path)
+        if tree is None:
+            return None
+        best: ast.stmt | None = None
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.stmt):
+                continue
+            first, last = _span(node)
+            if first <= line <= last and (best is None or _size(node) <= _size(best)):
+                best = node
+        return _statement(path, best) if best is not None else None
+
+
+def _span(node: ast.stmt) -> tuple[int, int]:
+    """Returns the lines of a statement; of a compound one, those of its header."""
+    first = node.lineno
+    last = node.end_lineno or node.lineno
+    body = getattr(node, "body", None)
+    if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+        last = max(first, min(last, body[0].lineno - 1))
+    return first, last
+
+
+def _size(node: ast.stmt) -> int:
+    first, last = _span(node)
+    return last - first
+
+
+def _statement(path: str, node: ast.stmt) -> Statement:
+    first, last = _span(node)
+    compound = isinstance(getattr(node, "body", None), list)
+    spelled = ast.unparse(node)
+    return Statement(
+        path=path,
+        first_line=first,
+        last_line=last,
+        text=spelled.splitlines()[0] if compound else " ".join(spelled.split()),
+        targets=tuple(_targets(node)),
+        calls=tuple(_calls(node)),
+    )
+
+
+def _targets(node: ast.stmt) -> Iterator[str]:
+    """Yields what a statement assigns to; the parts of a tuple one by one."""
+    found: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        found = list(node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For | ast.AsyncFor):
+        found = [node.target]
+    while found:
+        target = found.pop(0)
+        if isinstance(target, ast.Tuple | ast.List):
+            found = [*target.elts, *found]
+        else:
+            yield ast.unparse(target)
+
+
+def _calls(node: ast.stmt) -> Iterator[str]:
+    """Yields the calls of a statement (of a compound one, of its header), outermost first."""
+    found: list[ast.AST] = [node]
+    while found:
+        current = found.pop(0)
+        if isinstance(current, ast.Call):
+            yield ast.unparse(current)
+        children = ast.iter_child_nodes(current)
+        found.extend(child for child in children if not isinstance(child, ast.stmt))
