@@ -72,6 +72,8 @@ class Transfer(Event, frozen=True, kw_only=True, tag="transfer"):
 
     `noop` means that the tensor was there already and came back as the same object. `bytes` were moved
     (0 for a no-op). `dtype_changed` tells a `.to` that converted too. `method` is the name of the method called.
+    `digest` is a checksum of the elements that doesn't depend on their order, where one was taken: on moves from
+    or to the host, of tensors of moderate size whose elements are not all equal.
     """
 
     source: Use
@@ -82,6 +84,7 @@ class Transfer(Event, frozen=True, kw_only=True, tag="transfer"):
     method: str
     noop: bool = False
     dtype_changed: bool = False
+    digest: int | None = None
     seq: tuple[int, int] = (0, 0)
     module: ModuleId | None = None
     call: Serial | None = None
@@ -241,11 +244,13 @@ class StepBoundary(Event, frozen=True, kw_only=True, tag="step-boundary"):
 
     `after` is the serial of the last event of what came before: a boundary that is known only in hindsight
     (an optimizer that comes round again) lies earlier than the event itself. `level` is the level from here.
+    `clock_ns` is a monotonic clock at `after`, where it was read.
     """
 
     reason: Literal["start", "call", "batch", "optimizer", "manual"]
     after: Serial
     level: Literal["full", "watch"]
+    clock_ns: int | None = None
 
 
 class Repeat(Event, frozen=True, kw_only=True, tag="repeat"):

@@ -37,11 +37,13 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Site(Row, frozen=True, kw_only=True, tag="site"):
     """A place in the user's source from which torch was called.
 
-    `frames` holds the user's frames only, innermost first; `frames[0]` is the line itself.
+    `frames` holds the user's frames only, innermost first; `frames[0]` is the line itself. `direct` tells that
+    this line called torch itself; it is False where a library's code that it called did.
     """
 
     id: SiteId
     frames: tuple[Frame, ...]
+    direct: bool = True
 
 
 class Source(Row, frozen=True, kw_only=True, tag="source"):
