@@ -30,7 +30,28 @@ class _Identity(msgspec.Struct):
 
 def encode(record: Record) -> bytes:
     """Returns one record as a line of JSON, newline included."""
-    return _ENCODER.encode(record) + b"\n"
+    return dump(record) + b"\n"
+
+
+def dump(value: object) -> bytes:
+    """Returns a value of msgspec's types as JSON; lone surrogates are written as backslash escapes.
+
+    UTF-8 can't hold them, yet a path that isn't UTF-8 and a script's own error message may.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def _without_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return value
 
 
 def decode(lines: Iterable[bytes], *, origin: str) -> Iterator[Record]:
@@ -93,4 +114,3 @@ def save(records: Iterable[Record], path: Path) -> None:
     """Writes records to `path`, gzip-compressed when it ends in `.gz`."""
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as stream:
         stream.writelines(encode(record) for record in records)
-
