@@ -3,7 +3,8 @@
 A rule that lacked its data must say so: silence would read as a clean bill.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from graphlint.record.events import Backward, CaptureFault, OptimizerStep
 from graphlint.record.header import Capability
@@ -15,16 +16,18 @@ FULL_ONLY: frozenset[Capability] = frozenset({"operations", "modules"})
 NO_STEP = "no training step was recorded"
 CUT_SHORT = "the trace breaks off before the run ended"
 
-_WORDS: dict[Capability, str] = {
-    "operations": "operations",
-    "modules": "module calls",
-    "backward": "backward calls",
-    "optimizer": "optimizer steps",
-    "zero-grad": "calls of zero_grad",
-    "batches": "batches drawn from loaders",
-    "cleanup": "calls of gc.collect and empty_cache",
-    "custom-functions": "custom autograd functions",
-}
+_WORDS: Mapping[Capability, str] = MappingProxyType(
+    {
+        "operations": "operations",
+        "modules": "module calls",
+        "backward": "backward calls",
+        "optimizer": "optimizer steps",
+        "zero-grad": "calls of zero_grad",
+        "batches": "batches drawn from loaders",
+        "cleanup": "calls of gc.collect and empty_cache",
+        "custom-functions": "custom autograd functions",
+    }
+)
 
 
 def lacking(needs: Sequence[Capability], trace: Trace) -> str | None:

@@ -49,7 +49,7 @@ class _Judgement:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._facts = Facts(trace)
-        self._places = Places(trace)
+        self._places = Places(trace, self._facts.sources)
         self._silence_reason = self._why_silence_proves_nothing()
         self._findings: list[Finding] = []
         self._outcomes: list[RuleOutcome] = []

@@ -1,0 +1,271 @@
+"""The report as text: each finding with the source lines that tell its story, then what was checked.
+
+May import `lint`, `analysis`, `record` and the rest of `report`; rich is imported late, and only where
+colour is wanted. The layout is made of values first (a line is pieces of text, each with a style) and painted
+last, so that colour can't change a word of it. Source text and names are the user's: never wrapped, never
+markup.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TextIO
+
+from graphlint.analysis.sources import Sources
+from graphlint.lint.finding import SEVERITIES, Finding, Label, Severity
+from graphlint.lint.places import Places
+from graphlint.lint.rule import Report
+from graphlint.record.trace import Trace
+from graphlint.report.run import Run, summarize
+
+Line = tuple[tuple[str, str], ...]
+"""Pieces of text with their styles; the text of all pieces is the line without colour."""
+
+_SEVERITY_STYLES: Mapping[Severity, str] = MappingProxyType(
+    {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+)
+_GUTTER, _SECONDARY, _FIX, _STRONG, _PLAIN = "blue", "blue", "bold green", "bold", ""
+_MIN_WIDTH = 40
+_KEPT_INDENT = 4
+_TAB = 4
+
+
+def render(
+    report: Report,
+    trace: Trace,
+    stream: TextIO,
+    *,
+    width: int = 100,
+    color: bool = False,
+    summary: bool = True,
+) -> None:
+    """Writes the findings, then the summary, to `stream`.
+
+    `width` is in columns. Without `color` the text holds no escape sequence; what the stream's encoding
+    can't hold is written as a backslash escape.
+    """
+    lines = list(layout(report, trace, width=width, summary=summary))
+    if color:
+        _paint(lines, stream, width)
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    for line in lines:
+        text = "".join(piece for piece, _ in line).rstrip()
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def layout(report: Report, trace: Trace, *, width: int, summary: bool = True) -> Iterator[Line]:
+    """Yields the lines of the report."""
+    width = max(width, _MIN_WIDTH)
+    places = Places(trace, Sources(trace))
+    for number, finding in enumerate(report.findings):
+        if number:
+            yield ()
+        yield from _finding(finding, places, width)
+    if not summary:
+        return
+    if report.findings:
+        yield ()
+    yield from _summary(report, summarize(trace), places, width)
+
+
+def _paint(lines: Sequence[Line], stream: TextIO, width: int) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=True,
+        color_system="standard",
+        no_color=False,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    for line in lines:
+        pieces = ((text.encode(encoding, "backslashreplace").decode(encoding), style) for text, style in line)
+        console.print(Text.assemble(*pieces), soft_wrap=True)
+
+
+def _finding(finding: Finding, places: Places, width: int) -> Iterator[Line]:
+    style = _SEVERITY_STYLES[finding.severity]
+    where = f"{_printable(places.shown(finding.path))}:{finding.line}:"
+    yield (
+        (where, _STRONG),
+        (" ", _PLAIN),
+        (f"{finding.code} {finding.rule}", style),
+        (f" ({finding.severity})", style),
+    )
+    yield from _paragraph(finding.message, width)
+    yield from _excerpts(finding, places, width)
+    if finding.fix:
+        first, *rest = _paragraph(f"Fix: {finding.fix}", width)
+        text = first[0][0].removeprefix("  Fix:")
+        yield (("  ", _PLAIN), ("Fix:", _FIX), (text, _PLAIN))
+        yield from rest
+    if finding.count > 1:
+        yield from _paragraph(_sightings(finding), width)
+
+
+def _sightings(finding: Finding) -> str:
+    if finding.first_step is None:
+        return f"Seen {finding.count} times."
+    if finding.first_step == finding.last_step:
+        return f"Seen {finding.count} times, in step {finding.first_step}."
+    return f"Seen {finding.count} times, steps {finding.first_step} to {finding.last_step}."
+
+
+def _excerpts(finding: Finding, places: Places, width: int) -> Iterator[Line]:
+    """Yields the labelled lines, file by file (the primary's first), in the order of the file."""
+    files: dict[str, dict[int, list[Label]]] = {}
+    for label in finding.labels:
+        files.setdefault(label.path, {}).setdefault(label.line, []).append(label)
+    texts = {
+        (label.path, label.line): _printable(places.text(label.path, label.line) or "").rstrip()
+        for label in finding.labels
+    }
+    digits = max(len(str(label.line)) for label in finding.labels)
+    for path, lines in files.items():
+        if len(files) > 1:
+            yield ((f"{' ' * (digits + 4)}--> ", _GUTTER), (_printable(places.shown(path)), _PLAIN))
+        indents = [_indent(texts[path, line]) for line in lines if texts[path, line]]
+        excess = max(min(indents, default=0) - _KEPT_INDENT, 0)
+        for line in sorted(lines):
+            text = texts[path, line][excess:]
+            yield _source_line(f"{line:>{digits}}", text, width)
+            for label in lines[line]:
+                primary = label is finding.labels[0]
+                style = _SEVERITY_STYLES[finding.severity] if primary else _SECONDARY
+                yield from _caret(label.text, digits, _indent(text), style, width)
+
+
+def _source_line(number: str, text: str, width: int) -> Line:
+    room = width - len(number) - 7
+    if len(text) > room:
+        text = text[: room - 3] + "..."
+    return ((f"    {number} | ", _GUTTER), (text, _PLAIN))
+
+
+def _caret(words: str, digits: int, indent: int, style: str, width: int) -> Iterator[Line]:
+    """Yields the caret under the start of a statement and what it says, wrapped beside the caret."""
+    gutter = (f"    {' ' * digits} | ", _GUTTER)
+    room = max(width - digits - 7 - indent - 2, 24)
+    mark = "^ "
+    for part in _wrapped(words, room) or [""]:
+        yield (gutter, (" " * indent + mark + part, style))
+        mark = "  "
+
+
+def _summary(report: Report, run: Run, places: Places, width: int) -> Iterator[Line]:
+    yield _headline(report, run)
+    rows: list[tuple[str, str]] = []
+    if report.findings or run.ended != "finished":
+        rows.append(("run", _ending(run, places)))
+    if run.devices and (report.findings or run.simulated):
+        rows.append(("devices", _devices(run)))
+    rows += [("not seen", what) for what in run.unseen]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for outcome in report.outcomes:
+        if outcome.outcome in {"not-checked", "failed"}:
+            heading = "not checked" if outcome.outcome == "not-checked" else "failed"
+            by_reason.setdefault((heading, outcome.reason or "no reason given"), []).append(outcome.code)
+    rows += [(heading, f"{', '.join(codes)}: {why}") for (heading, why), codes in by_reason.items()]
+    for heading, text in rows:
+        yield from _row(heading, text, width)
+    for code, trace_text in report.tracebacks.items():
+        yield (
+            (
+                f"graphlint: {code} failed by a fault of graphlint's own; please report it with the trace:",
+                "bold red",
+            ),
+        )
+        yield from (((f"  {_printable(line)}", _PLAIN),) for line in trace_text.splitlines())
+
+
+def _headline(report: Report, run: Run) -> Line:
+    total = len(report.outcomes)
+    checked = sum(outcome.outcome in {"findings", "clean"} for outcome in report.outcomes)
+    rules = _count(total, "rule") if checked == total else f"{checked} of {_count(total, 'rule')}"
+    level = "all at full level" if run.full_steps == run.steps else f"{run.full_steps} at full level"
+    steps = _count(run.steps, "step") + (f" ({level})" if run.steps else "")
+    pieces: list[tuple[str, str]] = []
+    for severity in SEVERITIES:
+        number = sum(finding.severity == severity for finding in report.findings)
+        if number:
+            pieces += [(", " if pieces else "", _PLAIN)]
+            word = f"{number} info" if severity == "info" else _count(number, severity)
+            pieces += [(word, _SEVERITY_STYLES[severity])]
+    if not checked:
+        return (("graphlint: ", _STRONG), ("nothing was checked", "bold yellow"), (f" in {steps}", _PLAIN))
+    if not pieces:
+        pieces = [("no findings", "bold green")]
+    return (("graphlint: ", _STRONG), *pieces, (f" in {steps}; {rules} checked", _PLAIN))
+
+
+def _ending(run: Run, places: Places) -> str:
+    script = " ".join((places.shown(run.script), *run.argv)) if run.script else "the audited code"
+    match run.ended:
+        case "finished":
+            return f"{script} finished"
+        case "steps":
+            return f"{script} was stopped after {_count(run.steps, 'step')}, as asked"
+        case "interrupt":
+            return f"{script} was interrupted"
+        case "unknown":
+            return f"{script}: how it ended is not in the trace"
+        case "exit":
+            code = "" if run.exit_code is None else run.exit_code
+            return f"{script} ended with sys.exit({code})"
+        case "error":
+            return f"{script} ended in an exception{_error(run, places)}"
+
+
+def _error(run: Run, places: Places) -> str:
+    if run.error is None:
+        return ""
+    where = "" if run.error.path is None else f" at {places.shown(run.error.path)}:{run.error.line}"
+    first = (run.error.message.splitlines() or [""])[0]
+    return f"{where}: {run.error.type}: {first}" if first else f"{where}: {run.error.type}"
+
+
+def _devices(run: Run) -> str:
+    devices = ", ".join(run.devices)
+    if not run.simulated:
+        return devices
+    return f"{devices}; {', '.join(run.simulated)} simulated on the CPU"
+
+
+def _row(heading: str, text: str, width: int) -> Iterator[Line]:
+    column = len("  not checked  ")
+    label = f"  {heading}".ljust(column)
+    for part in _wrapped(text, width - column):
+        yield ((label, _STRONG), (part, _PLAIN))
+        label = " " * column
+
+
+def _paragraph(text: str, width: int) -> list[Line]:
+    return [((f"  {part}", _PLAIN),) for part in _wrapped(text, width - 2)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    words = " ".join(_printable(text.replace("\n", " ")).split())
+    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _printable(text: str) -> str:
+    """Returns text with tabs as blanks and every other invisible character as a backslash escape."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text.expandtabs(_TAB)
+    )
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
