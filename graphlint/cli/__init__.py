@@ -1,1 +1,1 @@
-"""The command line: one module per sub-command; the only place besides integrations where capture and lint meet."""
+"""The command line: one module per sub-command; here and in integrations capture and lint meet."""

@@ -1,0 +1,238 @@
+"""Runs a user's script under capture, exactly as Python would run it, and says how it ended.
+
+May import `record`, `errors` and the rest of `capture`. Torch is imported when the script imports it, and no
+earlier. A run belongs to the process: afterwards `sys.argv`, `sys.path` and `__main__` are as the script left
+them, for its `atexit` functions and threads; the caller is expected to exit.
+"""
+
+import os
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from graphlint.capture.options import CaptureOptions
+from graphlint.capture.runner_arrival import Arrival
+from graphlint.capture.runner_display import cut_frames, exit_code, show, show_exit
+from graphlint.capture.runner_program import (
+    ModuleTarget,
+    Program,
+    ScriptTarget,
+    Target,
+    load_module,
+    load_script,
+    stage_module,
+    stage_script,
+)
+from graphlint.capture.runner_signals import Terminated, TerminationSignal
+from graphlint.errors import UsageError
+from graphlint.record.header import Ending
+from graphlint.record.trace import Trace
+
+if TYPE_CHECKING:
+    from graphlint.capture.session import Session
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run.
+
+    Attributes:
+        trace: the record; empty of events when the script never imported torch.
+        how: how the script ended.
+        exit_code: what the script alone would have exited with; None when it was stopped from outside.
+        error: the exception that ended it, already shown.
+        forked: this process is a copy that the script made with `os.fork` and that came back here: it has
+            nothing to report and should exit with `exit_code`.
+        missed: torch was imported in another thread than the script's own; nothing was recorded.
+    """
+
+    trace: Trace | None
+    how: Ending
+    exit_code: int | None
+    error: BaseException | None = None
+    forked: bool = False
+    missed: bool = False
+
+
+class Runner:
+    """A script that is ready to run: found, read and compiled.
+
+    Args:
+        target: what to run.
+        argv: its arguments.
+
+    Raises:
+        UsageError: a script that is missing, unreadable or not Python.
+    """
+
+    def __init__(self, target: Target, argv: tuple[str, ...] = ()) -> None:
+        self._target = target
+        self._argv = argv
+        self._program = load_script(target) if isinstance(target, ScriptTarget) else None
+
+    def run(self, options: CaptureOptions) -> Run:
+        """Runs the program to its end and shows the exception that ended it, if one did.
+
+        Raises:
+            UsageError: the module given to `-m` can't be run, or the options can't be met.
+        """
+        owner = os.getpid()
+        capture = _Capture(options)
+        ending = _ScriptEnding(capture)
+        with Arrival(capture.open) as arrival, TerminationSignal(), ending:
+            problem = self._execute()
+            if problem is not None:
+                ending.problem = problem
+        if os.getpid() != owner:
+            return Run(trace=None, how=ending.how, exit_code=ending.show(), error=ending.error, forked=True)
+        if ending.problem is not None:
+            raise ending.problem
+        capture.leave(ending.how, ending.exit_code, ending.error)
+        code = ending.show()
+        trace = capture.trace(ending.how, code, ending.error)
+        return Run(trace=trace, how=ending.how, exit_code=code, error=ending.error, missed=arrival.missed)
+
+    def _execute(self) -> UsageError | None:
+        """Stages the program and runs it; returns what is wrong with the name given to `-m`."""
+        program: Program | UsageError | None = self._program
+        if isinstance(self._target, ModuleTarget):
+            stage_module(self._argv)
+            program = load_module(self._target)
+        elif program is not None and not isinstance(program, UsageError):
+            stage_script(self._target, program, self._argv)
+        if program is None or isinstance(program, UsageError):
+            return program
+        exec(program.code, vars(program.main))  # noqa: S102 - running the user's script is the purpose
+        return None
+
+
+class _Abandoned(BaseException):
+    """Leaves the script because capture could not start; the reason is raised again outside of it."""
+
+
+class _Capture:
+    """Opens the session when torch arrives and closes it when the script has ended."""
+
+    def __init__(self, options: CaptureOptions) -> None:
+        self._options = options
+        self._stack = ExitStack()
+        self._session: Session | None = None
+        self.hidden: tuple[type[BaseException], ...] = (_Abandoned,)
+        self.fault: Exception | None = None
+
+    def open(self) -> None:
+        """Starts recording; what goes wrong is kept, and the script is left."""
+        with _Keeping(self):
+            self._enter()
+        if self.fault is not None:
+            raise _Abandoned
+
+    def _enter(self) -> None:
+        from graphlint.capture.session import Session, StopRun
+
+        self.hidden = (StopRun, _Abandoned)
+        self._session = self._stack.enter_context(Session(self._options))
+
+    def leave(self, how: Ending, code: int | None, error: BaseException | None) -> None:
+        """Ends the recording, when there is one; nothing of it is installed afterwards."""
+        if self.fault is not None:
+            raise self.fault
+        if self._session is None:
+            return
+        with self._stack:
+            if error is not None:
+                self._session.record_error(error)
+            self._session.close(how, code)
+
+    def trace(self, how: Ending, code: int | None, error: BaseException | None) -> Trace:
+        """Returns the record; that of a script that never imported torch holds how it ended and no more.
+
+        Raises:
+            UsageError: torch is not installed.
+        """
+        if self._session is None:
+            try:
+                self._enter()
+            except ModuleNotFoundError as missing:
+                if missing.name != "torch":
+                    raise
+                raise UsageError("torch is not installed in this Python environment") from missing
+            self.leave(how, code, error)
+        session = self._session
+        if session is None:
+            raise UsageError("nothing was recorded")
+        return session.trace()
+
+
+class _Keeping:
+    """Keeps the exception of a block, in place of raising it inside the script."""
+
+    def __init__(self, capture: _Capture) -> None:
+        self._capture = capture
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(raised, Exception):
+            return False
+        self._capture.fault = raised
+        return True
+
+
+class _ScriptEnding:
+    """Catches whatever ends the script, and says what it was."""
+
+    def __init__(self, capture: _Capture) -> None:
+        self._capture = capture
+        self.how: Ending = "finished"
+        self.exit_code: int | None = 0
+        self.error: BaseException | None = None
+        self.problem: UsageError | None = None
+        self._exit: SystemExit | None = None
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if raised is None:
+            return True
+        stopped = _caused_by(raised, self._capture.hidden)
+        cut_frames(raised, hidden=(*self._capture.hidden, Terminated))
+        if isinstance(raised, self._capture.hidden) or (stopped and isinstance(raised, SystemExit)):
+            self.how, self.exit_code = "steps", None
+        elif isinstance(raised, SystemExit):
+            self.how, self.exit_code, self._exit = "exit", exit_code(raised), raised
+        elif isinstance(raised, Terminated):
+            self.how, self.exit_code = "interrupt", None
+        elif isinstance(raised, KeyboardInterrupt):
+            self.how, self.exit_code, self.error = "interrupt", None, raised
+        else:
+            self.how, self.exit_code, self.error = "error", 1, raised
+        return True
+
+    def show(self) -> int | None:
+        """Prints what the interpreter would print, and returns what it would exit with."""
+        if self._exit is not None:
+            show_exit(self._exit)
+        if self.error is not None:
+            code = show(self.error)
+            return self.exit_code if code is None else code
+        return self.exit_code
+
+
+def _caused_by(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether the exception was raised while one of these kinds was on its way out."""
+    seen: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and not any(current is known for known in seen):
+        if isinstance(current, kinds):
+            return True
+        seen.append(current)
+        current = current.__context__
+    return False

@@ -1,0 +1,158 @@
+"""Places that a command writes to, all tried before anything runs so that no run is lost.
+
+May import `errors` and the standard library.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from graphlint.errors import UsageError
+
+FILE_WIDTH = 100
+"""Columns of a text report in a file or a pipe."""
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """An open text stream with the width and colour that suit it; `name` is the file's, None for a stream."""
+
+    stream: TextIO
+    width: int
+    color: bool
+    name: Path | None = None
+
+    def write(self, data: bytes) -> None:
+        """Writes UTF-8 bytes as they are, whatever the stream's own encoding.
+
+        Raises:
+            UsageError: the destination takes no more.
+        """
+        try:
+            buffer = getattr(self.stream, "buffer", None)
+            if buffer is None:
+                self.stream.write(data.decode())
+            else:
+                self.stream.flush()
+                buffer.write(data)
+            self.stream.flush()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"can't write the report: {_reason(error)}") from error
+
+
+class Notes:
+    """Lines about graphlint's own doings, on the stderr that the command started with."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, *, quiet: bool = False) -> None:
+        """Prints one line, unless `quiet`."""
+        if quiet:
+            return
+        try:
+            self._stream.write(f"graphlint: {text}\n")
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"can't write to stderr: {_reason(error)}") from error
+
+
+def open_output(path: Path | None, fallback: TextIO, *, no_color: bool) -> Destination:
+    """Returns the file, opened for writing, or the stream that stands in when no file was asked for.
+
+    Raises:
+        UsageError: the file can't be written.
+    """
+    if path is None:
+        return Destination(
+            stream=fallback, width=_width(fallback), color=_colored(fallback, no_color=no_color)
+        )
+    try:
+        stream = path.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"can't write the report to {path}: {_reason(error)}") from error
+    return Destination(stream=stream, width=FILE_WIDTH, color=False, name=path)
+
+
+def _width(stream: TextIO) -> int:
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else FILE_WIDTH
+    except (OSError, ValueError):
+        return FILE_WIDTH
+    return int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else columns
+
+
+def _colored(stream: TextIO, *, no_color: bool) -> bool:
+    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def check_directory(path: Path) -> Path:
+    """Returns the directory as an absolute path, made if it was missing, after a file was written in it.
+
+    Raises:
+        UsageError: it can't be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path.absolute()
+    except OSError as error:
+        raise UsageError(f"can't write graphs to {path}: {_reason(error)}") from error
+
+
+def check_trace_file(path: Path) -> Path:
+    """Returns the trace's path as an absolute one; an existing file keeps its content until the run begins.
+
+    Raises:
+        UsageError: it can't be written.
+    """
+    try:
+        with path.open("ab"):
+            return path.absolute()
+    except OSError as error:
+        raise UsageError(f"can't write the trace to {path}: {_reason(error)}") from error
+
+
+def refuse_overwriting(kept: Iterable[Path], written: Iterable[Path]) -> None:
+    """Refuses to write over a file that is read, or over the same file twice.
+
+    Raises:
+        UsageError: two of the paths are one file.
+    """
+    taken = [path.resolve() for path in kept]
+    for path in written:
+        if path.resolve() in taken:
+            raise UsageError(f"{path} is used twice in this command; name another file to write to")
+        if path.is_file() or not path.exists():  # devices and pipes may be shared
+            taken.append(path.resolve())
+
+
+def flush_stdout() -> None:
+    """Sends what the script and graphlint printed on its way.
+
+    A reader that has gone away is not an error of the run: the rest is dropped, and the interpreter is kept
+    from complaining about it at its end.
+    """
+    stream = sys.stdout
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        # A script may close or replace stdout; what it did with it is its own affair.
+        return
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,107 @@
+"""Judges a trace for a command and writes the report; may import everything that needs no torch.
+
+Shared by `run` and `check`, so that a saved trace gives the very report of its run.
+"""
+
+import io
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+
+from graphlint.cli.outputs import Destination
+from graphlint.errors import UsageError
+from graphlint.lint.discovery import all_rules
+from graphlint.lint.needs import trained
+from graphlint.lint.rule import Report
+from graphlint.lint.selection import Selection
+from graphlint.lint.verdict import OK, FailOn, exit_code, script_failed
+from graphlint.record.trace import Trace
+
+Format = Literal["text", "json"]
+Style = Literal["collapsed", "full"]
+
+
+class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked of a report."""
+
+    format: Format
+    fail_on: FailOn
+    quiet: bool
+
+
+def check_selection(selection: Selection) -> Selection:
+    """Returns the selection after comparing it with the rules that there are.
+
+    Raises:
+        UsageError: it names an unknown rule, or leaves none.
+    """
+    selection.codes(all_rules())
+    return selection
+
+
+def judge_trace(trace: Trace, selection: Selection) -> Report:
+    """Returns the report on a trace."""
+    from graphlint.lint.runner import judge
+
+    return judge(trace, selection)
+
+
+def write_report(report: Report, trace: Trace, options: ReportOptions, destination: Destination) -> int:
+    """Writes the report in the format asked for, and returns the exit code that it deserves.
+
+    Raises:
+        UsageError: nothing was trained and nothing was found, so that the report would read as a clean bill;
+            or the destination can't be written.
+    """
+    destination.write(_rendered(report, trace, options, destination))
+    code = exit_code(report, trace, options.fail_on)
+    if code == OK and not report.findings and not trained(trace) and not script_failed(trace):
+        raise UsageError(
+            "nothing was checked: no backward and no optimizer step was recorded; name a script that trains"
+        )
+    return code
+
+
+def _rendered(report: Report, trace: Trace, options: ReportOptions, destination: Destination) -> bytes:
+    if options.format == "json":
+        from graphlint.report.json import to_json
+
+        return to_json(report, trace)
+    if _worthless(report, trace):
+        return b""
+    from graphlint.report.text import render
+
+    text = io.StringIO()
+    render(
+        report,
+        trace,
+        text,
+        width=destination.width,
+        color=destination.color,
+        summary=not options.quiet,
+    )
+    encoding = "utf-8" if destination.name else (getattr(destination.stream, "encoding", None) or "utf-8")
+    return text.getvalue().encode(encoding, "backslashreplace")
+
+
+def _worthless(report: Report, trace: Trace) -> bool:
+    """Whether the summary would only repeat the line about a script that never trained."""
+    return not report.findings and not trained(trace) and not script_failed(trace)
+
+
+def report_options(format_: str, fail_on: str, *, quiet: bool) -> ReportOptions:
+    """Returns the options from the words that click has checked."""
+    return ReportOptions(format=cast("Format", format_), fail_on=cast("FailOn", fail_on), quiet=quiet)
+
+
+def style(word: str) -> Style:
+    """Returns the style of the drawings from the word that click has checked."""
+    return cast("Style", word)
+
+
+def draw_graphs(trace: Trace, report: Report, directory: Path, style: Style) -> list[Path]:
+    """Draws the trace's backwards in the directory and returns the files."""
+    from graphlint.report.svg import draw
+
+    return draw(trace, report, directory, style=style)

@@ -1,0 +1,172 @@
+"""`graphlint run`: runs a script under capture and reports when it has ended.
+
+May import everything; torch is imported by the script, not here.
+"""
+
+import sys
+from pathlib import Path
+from typing import cast
+
+import click
+import msgspec
+
+from graphlint.capture.options import CaptureOptions
+from graphlint.capture.runner import Run, Runner
+from graphlint.capture.runner_program import ModuleTarget, ScriptTarget, Target
+from graphlint.cli import options as shared
+from graphlint.cli import outputs, reporting
+from graphlint.cli.hints import hint_for
+from graphlint.errors import UsageError
+from graphlint.lint.selection import Selection
+from graphlint.record.header import Level
+
+LEVELS = ("auto", "full", "watch")
+
+
+class RunCommand(click.Command):
+    """A command whose options end at the script, or at `-m MODULE`, as the interpreter's do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses graphlint's own options and leaves every later argument to the script."""
+        return super().parse_args(ctx, self._closed(args))
+
+    def _closed(self, args: list[str]) -> list[str]:
+        """Returns the arguments with `--` after the value of `-m`, if that comes before any script."""
+        valued = {
+            name
+            for param in self.params
+            if isinstance(param, click.Option) and not param.is_flag
+            for name in param.opts
+        }
+        index = 0
+        while index < len(args):
+            argument = args[index]
+            if argument == "--" or not argument.startswith("-") or argument == "-":
+                break
+            if argument.startswith("-m"):
+                end = index + (2 if argument == "-m" else 1)
+                return [*args[:end], "--", *args[end:]]
+            index += 2 if argument in valued else 1
+        return args
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has been checked: what it reads is there, what it writes to is open."""
+
+    capture: CaptureOptions
+    report: reporting.ReportOptions
+    selection: Selection
+    destination: outputs.Destination
+    graphs: Path | None
+    graph_style: reporting.Style
+
+
+@click.command(
+    cls=RunCommand,
+    context_settings={**shared.CONTEXT, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    short_help="Run a training script and report what is wrong with its graphs.",
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N training steps.")
+@click.option(
+    "--simulate",
+    multiple=True,
+    metavar="DEVICE",
+    callback=shared.check_devices,
+    help="Let the script believe in a device that is not there: cuda, cuda:1; repeatable.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="auto",
+    help="auto records the first steps in full and watches the rest. Default: auto.",
+)
+@shared.report_options()
+@shared.graph_options(required=False)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    callback=shared.check_trace_name,
+    help="Save the record as FILE.jsonl or FILE.jsonl.gz.",
+)
+@shared.selection_options()
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def run(  # noqa: PLR0913 - one argument per option of the command
+    *,
+    module: str | None,
+    steps: int | None,
+    simulate: tuple[str, ...],
+    level: str,
+    format_: str,
+    output: Path | None,
+    fail_on: str,
+    no_color: bool,
+    quiet: bool,
+    graphs: Path | None,
+    graph_style: str,
+    trace: Path | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    command: tuple[str, ...],
+) -> int:
+    """Runs SCRIPT, or -m MODULE, exactly as Python would, and reports when it ends.
+
+    Everything after SCRIPT belongs to the script. Its output goes where it always goes; a text report follows
+    on stderr. A JSON report goes to stdout after what the script printed there: give --output to keep it
+    apart.
+    """
+    target, argv = _target(module, command)
+    runner = Runner(target, argv)
+    selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
+    script = [Path(target.name)] if module is None else []
+    outputs.refuse_overwriting(script, [path for path in (output, trace) if path is not None])
+    fallback = sys.stdout if format_ == "json" else sys.stderr
+    plan = _Plan(
+        capture=CaptureOptions(
+            level=cast("Level", level),
+            steps=steps,
+            simulate=simulate,
+            trace=outputs.check_trace_file(trace) if trace else None,
+            script=target.name if module is None else f"-m {target.name}",
+            argv=argv,
+        ),
+        report=reporting.report_options(format_, fail_on, quiet=quiet),
+        selection=selection,
+        graphs=outputs.check_directory(graphs) if graphs else None,
+        graph_style=reporting.style(graph_style),
+        destination=outputs.open_output(output, fallback, no_color=no_color),
+    )
+    notes = outputs.Notes(sys.stderr)
+    ended = runner.run(plan.capture)
+    if ended.forked:
+        raise SystemExit(ended.exit_code)
+    outputs.flush_stdout()
+    return _report(ended, plan, notes)
+
+
+def _target(module: str | None, command: tuple[str, ...]) -> tuple[Target, tuple[str, ...]]:
+    if module is not None:
+        return ModuleTarget(module), command
+    if not command:
+        raise UsageError("no script given: graphlint run [OPTIONS] SCRIPT [ARGS]...")
+    return ScriptTarget(command[0]), command[1:]
+
+
+def _report(ended: Run, plan: _Plan, notes: outputs.Notes) -> int:
+    """Writes everything that was asked for; the report first, so that a failing drawing can't lose it."""
+    if ended.trace is None or ended.missed:
+        raise UsageError("nothing was recorded: the script imported torch outside of its main thread")
+    report = reporting.judge_trace(ended.trace, plan.selection)
+    if (hint := hint_for(ended.error, plan.capture.simulate)) is not None:
+        notes.write(hint)
+    code = reporting.write_report(report, ended.trace, plan.report, plan.destination)
+    if plan.graphs is not None:
+        count = len(reporting.draw_graphs(ended.trace, report, plan.graphs, plan.graph_style))
+        notes.write(f"{count} graph{'s' * (count != 1)} drawn in {plan.graphs}", quiet=plan.report.quiet)
+    if plan.capture.trace is not None:
+        notes.write(f"trace saved in {plan.capture.trace}", quiet=plan.report.quiet)
+    if plan.destination.name is not None:
+        notes.write(f"report written to {plan.destination.name}", quiet=plan.report.quiet)
+    return code
