@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphlint.record.events import Backward, Op, Transfer, Visit
 from graphlint.record.graph import Graph, Node
-from graphlint.record.identity import Serial, SiteId, TensorId
+from graphlint.record.identity import NodeId, Serial, SiteId, TensorId
 from graphlint.record.tables import Frame
 from graphlint.record.trace import Trace
 
@@ -48,6 +48,11 @@ class BackwardGraph:
         if self.backward.executed is None:
             return frozenset(range(len(self.graph.nodes)))
         return frozenset(self.backward.executed)
+
+    @cached_property
+    def by_id(self) -> dict[NodeId, Node]:
+        """The nodes by their identity; leaves have none."""
+        return {node.id: node for node in self.graph.nodes if node.leaf is None}
 
     @cached_property
     def digraph(self) -> "nx.DiGraph":

@@ -137,5 +137,5 @@ class Names:
             for name in given:
                 if name.scope == scope:
                     return name.name
-        outer = [name for name in given if name.scope != _OWN_FORWARD]
+        outer = [name for name in given if name.scope.rpartition(".")[2] != _OWN_FORWARD]
         return (outer or list(given))[0].name

@@ -5,6 +5,7 @@ missing or does not parse, every question has an answer that says less.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ from functools import cached_property
 from graphlint.record.tables import Frame
 from graphlint.record.trace import Trace
 
-_QUOTE_LIMIT = 60
+_QUOTE_LIMIT = 72
+_NEWLINE = re.compile(r"\r\n|\r|\n")  # as Python numbers lines; `str.splitlines` breaks at form feeds too
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Sources:
 
     @cached_property
     def _lines(self) -> dict[str, list[str]]:
-        return {path: text.splitlines() for path, text in self._trace.sources.items()}
+        return {path: _NEWLINE.split(text) for path, text in self._trace.sources.items()}
 
     def line(self, path: str, line: int) -> str | None:
         """Returns the text of a line (1-based), without its indentation; None when not recorded."""
@@ -92,8 +94,9 @@ class Sources:
         tree = self._trees.get(frame.path)
         if tree is None:
             return None
+        own_name = frame.function.rpartition(".")[2]
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == frame.function:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == own_name:
                 lines = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
                 if frame.first_line in lines:
                     return node

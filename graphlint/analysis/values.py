@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphlint.record.events import Backward, HostRead, ModuleCall, Op, Transfer, Use
+from graphlint.record.events import Backward, HostRead, ModuleCall, Op, OptimizerStep, Transfer, Use
 from graphlint.record.identity import ModuleId, Serial, StorageId, TensorId
 from graphlint.record.trace import Trace
 
@@ -86,9 +86,14 @@ class Values:
         storage = self.storage(tensor)
         return tuple(self._by_storage.get(storage, ())) if storage is not None else (tensor,)
 
-    def writes(self, storage: StorageId) -> tuple[Op | Transfer, ...]:
+    def writes(self, storage: StorageId) -> tuple[Op, ...]:
         """Returns the events that changed a tensor in this memory in place, in time order."""
         return tuple(self._writes.get(storage, ()))
+
+    def changes(self, storage: StorageId, after: Serial, before: Serial) -> tuple[Op | OptimizerStep, ...]:
+        """Returns what changed this memory in place between two serials, optimizer steps included."""
+        found = [*self._writes.get(storage, ()), *self._steps.get(storage, ())]
+        return tuple(sorted((e for e in found if after < e.serial < before), key=lambda event: event.serial))
 
     def flow(self, tensor: TensorId, before: Serial) -> Flow:
         """Returns everything that the tensor's value at `before` was computed from."""
@@ -245,12 +250,23 @@ class Values:
         return found
 
     @cached_property
-    def _writes(self) -> dict[StorageId, list[Op | Transfer]]:
-        found: dict[StorageId, list[Op | Transfer]] = {}
+    def _writes(self) -> dict[StorageId, list[Op]]:
+        found: dict[StorageId, list[Op]] = {}
         for event in self._trace.events:
             if isinstance(event, Op):
                 storages = {self.storage(change.tensor) for change in event.changed}
                 for storage in storages - {None}:
+                    if storage is not None:
+                        found.setdefault(storage, []).append(event)
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[StorageId, list[OptimizerStep]]:
+        found: dict[StorageId, list[OptimizerStep]] = {}
+        for event in self._trace.events:
+            if isinstance(event, OptimizerStep):
+                storages = {self.storage(change.tensor) for change in event.changed}
+                for storage in storages:
                     if storage is not None:
                         found.setdefault(storage, []).append(event)
         return found

@@ -1,0 +1,216 @@
+"""A backward that enters nodes which an earlier backward freed: the whole case, worked out from the record.
+
+May import `record` and the rest of `analysis`. Rules put it into words.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from graphlint.analysis.graphs import BackwardGraph
+from graphlint.record.events import Backward, Op, OptimizerStep
+from graphlint.record.graph import Node
+from graphlint.record.identity import Serial, StorageId, TensorId
+from graphlint.record.tables import Frame
+
+if TYPE_CHECKING:
+    from graphlint.analysis.facts import Facts
+
+Kind = Literal["same-loss", "carried", "kept", "shared"]
+"""same-loss: a tensor backwarded twice; carried: a pass feeds the next one, which runs the same line again;
+kept: made in an earlier step and used again; shared: two losses of one step stand on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Nodes that one line of the user's built.
+
+    `frame` is that line; `inner` the innermost line, where it lies deeper. `tensors` came out of it.
+    """
+
+    frame: Frame
+    inner: Frame
+    nodes: tuple[int, ...]
+    tensors: tuple[TensorId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A tensor that the freed nodes needed and that was changed before the graph was entered again."""
+
+    tensor: TensorId
+    event: OptimizerStep | Op
+
+
+class Reentry:
+    """One backward's way into a graph that an earlier backward freed."""
+
+    def __init__(self, facts: "Facts", backward: Backward, graph: BackwardGraph) -> None:
+        self._facts = facts
+        self.backward = backward
+        self.graph = graph
+
+    @cached_property
+    def nodes(self) -> frozenset[int]:
+        """The freed nodes that it enters."""
+        return frozenset(self.graph.freed)
+
+    @cached_property
+    def frontier(self) -> tuple[int, ...]:
+        """The freed nodes at which it enters."""
+        return tuple(sorted(n for region in self.graph.regions() for n in region.frontier))
+
+    @cached_property
+    def earlier(self) -> Backward | None:
+        """The backward that freed them; None when it is not in the record."""
+        freed_by = Counter(self.graph.freed[node].backward for node in self.frontier)
+        return self._facts.graphs.by_serial(freed_by.most_common(1)[0][0]) if freed_by else None
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether a root itself was freed: nothing of this graph is new."""
+        return any(root in self.nodes for root in self.graph.graph.roots)
+
+    @cached_property
+    def entrances(self) -> tuple[Built, ...]:
+        """The lines that built the nodes at which it enters, with all freed nodes of these lines."""
+        lines = {self._line(node) for node in self.frontier}
+        return tuple(built for built in self.lines if (built.frame.path, built.frame.line) in lines)
+
+    @cached_property
+    def lines(self) -> tuple[Built, ...]:
+        """The lines that built the freed nodes, from the entrance to the leaves."""
+        groups: dict[tuple[str, int] | None, list[int]] = {}
+        for node in sorted(self.nodes):
+            groups.setdefault(self._line(node), []).append(node)
+        return tuple(self._built(nodes) for line, nodes in groups.items() if line is not None)
+
+    @cached_property
+    def behind(self) -> tuple[Built, ...]:
+        """The lines behind the entrances: running an entrance again would meet their freed nodes."""
+        if self.whole:
+            return ()
+        at = {(built.frame.path, built.frame.line) for built in self.entrances}
+        return tuple(built for built in self.lines if (built.frame.path, built.frame.line) not in at)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What sort of reuse it is."""
+        if self.earlier is not None and set(self.earlier.roots) & set(self.backward.roots):
+            return "same-loss"
+        if self._carried():
+            return "carried"
+        now = self._facts.steps.of(self.backward.serial)
+        built = [step for node in self.frontier if (step := self.graph.nodes[node].op) is not None]
+        if now is not None and built and max(built) < now.first:
+            return "kept"
+        return "shared"
+
+    @cached_property
+    def leaves_behind(self) -> frozenset[TensorId]:
+        """The leaves that get their gradient through the lines behind the entrances."""
+        return self.graph.leaves_below(node for built in self.behind for node in built.nodes)
+
+    @cached_property
+    def leaves(self) -> frozenset[TensorId]:
+        """The leaves that get their gradient through the freed nodes."""
+        return self.graph.leaves_below(self.nodes)
+
+    @cached_property
+    def steps_between(self) -> tuple[OptimizerStep, ...]:
+        """The optimizer steps between the two backwards."""
+        if self.earlier is None:
+            return ()
+        start = self.earlier.serial
+        steps = self._facts.gradients.all_steps
+        return tuple(step for step in steps if start < step.serial < self.backward.serial)
+
+    @cached_property
+    def users(self) -> tuple[OptimizerStep, ...]:
+        """The optimizer steps that used the gradients of the earlier backward, before any other backward."""
+        later = [b for b in self._facts.graphs.backwards if self.earlier and b.serial > self.earlier.serial]
+        end = later[0].serial if later else self.backward.serial
+        return tuple(step for step in self.steps_between if step.serial < end)
+
+    def trained_by_earlier(self, leaves: Iterable[TensorId]) -> bool | None:
+        """Tells whether an optimizer that used the earlier backward holds any of the leaves.
+
+        None when no optimizer used it.
+        """
+        if not self.users:
+            return None
+        held = {t for step in self.users for t in self._facts.gradients.parameters(step.optimizer)}
+        return not held.isdisjoint(leaves)
+
+    @cached_property
+    def handed_over(self) -> tuple[TensorId, ...]:
+        """The tensors that the lines behind gave to the entrances: what a detach would cut."""
+        entrances = {node for built in self.entrances for node in built.nodes}
+        behind = {node for built in self.behind for node in built.nodes}
+        found: dict[TensorId, None] = {}
+        for source, target in self.graph.graph.edges:
+            if source in entrances and target in behind:
+                found.update(dict.fromkeys(self._facts.graphs.tensors(self.graph.nodes[target])))
+        return tuple(found)
+
+    @cached_property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What a graph kept by retain_graph would have needed unchanged, and what changed it."""
+        found: dict[TensorId, Blocker] = {}
+        for storage, since in self._needed().items():
+            for event in self._facts.values.changes(storage, since, self.backward.serial):
+                for change in event.changed:
+                    if self._facts.values.storage(change.tensor) == storage:
+                        found.setdefault(change.tensor, Blocker(change.tensor, event))
+        return tuple(found.values())
+
+    @cached_property
+    def needs_known(self) -> bool:
+        """Whether the record tells what the freed nodes had saved."""
+        return any(self._first_sight(node).saves for node in self.nodes)
+
+    def _needed(self) -> dict[StorageId, Serial]:
+        """Returns the memory that the freed nodes had saved, each with the time since when it was needed."""
+        needed: dict[StorageId, Serial] = {}
+        for index in self.nodes:
+            node = self._first_sight(index)
+            if node.op is None:
+                continue
+            for storage in node.saved:
+                needed[storage] = min(needed.get(storage, node.op), node.op)
+        return needed
+
+    def _first_sight(self, index: int) -> Node:
+        """Returns the node as the backward that freed it saw it, with what it then saved."""
+        visit = self.graph.freed[index]
+        node = self.graph.nodes[index]
+        if not node.saves:
+            earlier = self._facts.graphs.by_serial(visit.backward)
+            stored = self._facts.graphs.of(earlier) if earlier is not None else None
+            if stored is not None:
+                return stored.by_id.get(visit.node, node)
+        return node
+
+    def _carried(self) -> bool:
+        """Tells whether a new node that leads to an entrance was built by the entrance's own line."""
+        lines = {self._inner(node) for node in self.frontier} - {None}
+        fresh = self.graph.upstream(self.frontier) - set(self.graph.visits)
+        return any(self._inner(node) in lines for node in fresh)
+
+    def _line(self, index: int) -> tuple[str, int] | None:
+        frame = self._facts.graphs.common_frame(self.graph.nodes[index].site, self.backward.site)
+        return (frame.path, frame.line) if frame is not None else None
+
+    def _inner(self, index: int) -> tuple[str, int] | None:
+        frame = self._facts.graphs.frame(self.graph.nodes[index].site)
+        return (frame.path, frame.line) if frame is not None else None
+
+    def _built(self, nodes: Sequence[int]) -> Built:
+        first = self.graph.nodes[nodes[0]]
+        frame = self._facts.graphs.common_frame(first.site, self.backward.site)
+        inner = self._facts.graphs.frame(first.site)
+        if frame is None or inner is None:  # a line was found for these nodes, so they have frames
+            raise AssertionError(first)
+        return Built(frame, inner, tuple(nodes), self._facts.graphs.tensors(first))
