@@ -1,0 +1,107 @@
+"""Describes the exception that ended a run: the user's frames, and what the failing line named.
+
+May import `record`, the rest of `capture` and torch.
+"""
+
+import ast
+import linecache
+import textwrap
+from inspect import CO_OPTIMIZED
+from types import FrameType
+from typing import Any
+
+import torch
+
+from graphlint.capture.recorder import Recorder
+from graphlint.record.events import Operand, ScriptError
+from graphlint.record.identity import TensorId
+from graphlint.record.tables import Frame
+
+_MAX_FRAMES = 16
+
+
+def describe_error(error: BaseException, recorder: Recorder) -> ScriptError:
+    """Returns the event for an exception that reached the top of the script."""
+    frames: list[tuple[FrameType, int]] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        if recorder.sites.is_user_code(traceback.tb_frame.f_code):
+            frames.append((traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    frames.reverse()
+    rows = []
+    for frame, line in frames[:_MAX_FRAMES]:
+        code = frame.f_code
+        recorder.sites.embed_source(code.co_filename)
+        rows.append(Frame(code.co_filename, line, code.co_qualname, code.co_firstlineno))
+    operands = _operands(*frames[0], recorder) if frames else ()
+    return ScriptError(
+        serial=recorder.next_serial(),
+        type=type(error).__name__,
+        message=str(error),
+        frames=tuple(rows),
+        operands=operands,
+    )
+
+
+def _operands(frame: FrameType, line: int, recorder: Recorder) -> tuple[Operand, ...]:
+    names = _names_on_line(frame.f_code.co_filename, line)
+    if not names:
+        return ()
+    variables = frame.f_locals
+    scope = {**frame.f_globals, **variables}
+    found = []
+    for name in names:
+        value = _resolve(name, scope)
+        operand = _operand(name, value, recorder)
+        if operand is not None:
+            found.append(operand)
+    if frame.f_code.co_flags & CO_OPTIMIZED and isinstance(variables, dict):
+        variables.clear()
+    return tuple(found)
+
+
+def _names_on_line(path: str, line: int) -> list[str]:
+    """Returns the dotted names on a source line, in order; none when it is only part of a statement."""
+    text = textwrap.dedent(linecache.getline(path, line)).strip()
+    for attempt in (text, text.rstrip(":") + ": pass", text.removesuffix(",")):
+        try:
+            tree = ast.parse(attempt)
+        except SyntaxError:
+            continue
+        names: dict[str, None] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+                names.setdefault(ast.unparse(node))
+        return list(names)
+    return []
+
+
+def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
+    """Returns what a dotted name stands for, without running the user's properties."""
+    first, *rest = dotted.split(".")
+    value = scope.get(first)
+    for part in rest:
+        if isinstance(value, torch.nn.Module):
+            held = {**vars(value), **value._modules, **value._parameters, **value._buffers}
+        else:
+            held = getattr(value, "__dict__", {})
+        value = held.get(part)
+    return value
+
+
+def _operand(name: str, value: Any, recorder: Recorder) -> Operand | None:
+    if isinstance(value, torch.nn.Module):
+        parameter = next(value.parameters(), None)
+        if parameter is None:
+            return None
+        return Operand(f"{name}'s parameters", str(parameter.device), (), None)
+    if isinstance(value, torch.Tensor):
+        number = recorder.tensors.find(value)
+        return Operand(
+            name,
+            str(value.device),
+            tuple(int(size) for size in value.shape),
+            None if number is None else TensorId(number),
+        )
+    return None

@@ -1,0 +1,114 @@
+"""Finds the names that the user gave: variables, attributes of self, items of named containers.
+
+May import the rest of `capture` and torch. Reading a function's variables must not keep them alive: up to
+Python 3.12 `frame.f_locals` fills a dict that the frame then holds, so it is emptied after the look. Since
+Python 3.13 it is a live view (PEP 667) and holds nothing.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from graphlint.capture.recorder import Recorder
+
+_MAX_ITEMS = 64
+_MAX_REMEMBERED = 4096
+_SNAPSHOTS = sys.version_info < (3, 13)
+_TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+
+
+class NameFinder:
+    """Looks at the variables of the user's frames, once for each line that a frame has reached."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._reached: dict[int, int] = {}
+
+    def look(self, frames: list[FrameType]) -> None:
+        """Names what the frames hold; the outermost first, so that a model is named before its layers."""
+        if len(self._reached) > _MAX_REMEMBERED:
+            self._reached.clear()
+        for frame in reversed(frames):
+            line = frame.f_lineno
+            if self._reached.get(id(frame)) != line:
+                self._reached[id(frame)] = line
+                self._look_at(frame)
+
+    def look_again(self, frames: list[FrameType]) -> None:
+        """Names what the frames hold now, whether their lines were looked at or not."""
+        for frame in reversed(frames):
+            self._look_at(frame)
+
+    def _look_at(self, frame: FrameType) -> None:
+        optimized = bool(frame.f_code.co_flags & CO_OPTIMIZED)
+        snapshot = _SNAPSHOTS and optimized
+        if snapshot and not _TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
+            # The user may hold this very dict, from a call of locals(): it must be neither filled nor emptied.
+            return
+        variables = frame.f_locals
+        scope = frame.f_code.co_qualname
+        owner = _name_of_self(frame.f_code)
+        for name, value in list(variables.items()):
+            if name == owner:
+                self._name_attributes(value, name, scope)
+            else:
+                self._name(value, name, scope)
+        if snapshot:
+            variables.clear()
+
+    def _name(self, value: Any, name: str, scope: str) -> None:
+        if name.startswith("__"):
+            return
+        if isinstance(value, torch.Tensor):
+            self._name_tensor(value, name, scope)
+        elif isinstance(value, torch.nn.Module):
+            self._recorder.name("module", self._recorder.module(value), name, scope)
+        elif isinstance(value, torch.optim.Optimizer):
+            self._recorder.name("optimizer", self._recorder.optimizer(value), name, scope)
+        elif isinstance(value, (dict, list, tuple)):
+            self._name_items(value, name, scope)
+
+    def _name_tensor(self, tensor: torch.Tensor, name: str, scope: str) -> None:
+        number = self._recorder.tensors.find(tensor)
+        if number is not None:
+            self._recorder.name("tensor", number, name, scope)
+
+    def _name_attributes(self, owner: Any, name: str, scope: str) -> None:
+        """Names what a method's `self` holds; a module's own parts are named by their place in it."""
+        for attribute, held in _attributes(owner):
+            if held is not owner:
+                self._name(held, f"{name}.{attribute}", scope)
+
+    def _name_items(self, container: Any, name: str, scope: str) -> None:
+        if len(container) > _MAX_ITEMS:
+            return
+        for key, item in _items(container):
+            if isinstance(key, (str, int)) and isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+                self._name(item, f"{name}[{key!r}]", scope)
+
+
+def _name_of_self(code: CodeType) -> str | None:
+    """Returns the first argument's name where the code is a method's."""
+    outer = code.co_qualname.rpartition(".")[0]
+    if not code.co_argcount or not outer or outer.endswith("<locals>"):
+        return None
+    return code.co_varnames[0]
+
+
+def _items(container: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(container, Mapping):
+        yield from list(container.items())
+    else:
+        yield from enumerate(list(container))
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    try:
+        attributes = vars(value)
+    except TypeError:
+        return []
+    return [(name, held) for name, held in list(attributes.items()) if not name.startswith("_")]

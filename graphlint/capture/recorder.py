@@ -1,0 +1,199 @@
+"""Turns what the taps see into rows: numbers tensors, modules and optimizers, orders events, folds repeats.
+
+May import `record` and the rest of `capture`. The recorder holds no tensor: tables are filled from what a
+tap shows it, and objects are followed by weak references.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from graphlint.capture.folding import Segment, StepFolder
+from graphlint.capture.registry import Storages, WeakNumbers, version_of
+from graphlint.capture.sink import Sink
+from graphlint.capture.sites import Sites
+from graphlint.record.events import AnyEvent, Use
+from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, TensorId
+from graphlint.record.tables import Module, Name, Optimizer, Parameter, Tensor
+from graphlint.record.trace import Record
+
+_MAX_DEPTH = 6
+_MAX_TENSORS_PER_CALL = 4096
+
+
+class Recorder:
+    """Issues serials and numbers, and passes rows to the sink, one training step at a time."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.sites = Sites(sink.add)
+        self.tensors = WeakNumbers()
+        self.modules = WeakNumbers()
+        self.optimizers = WeakNumbers()
+        self._storages = Storages()
+        self._serial = 0
+        self._names: set[tuple[str, int, str, str]] = set()
+        self._placed: dict[int, ModuleId] = {}
+        self._parts: dict[int, int] = {}
+        self._members: set[tuple[TensorId, ModuleId, str]] = set()
+        self._dtypes: dict[torch.dtype, str] = {}
+        self.segment = Segment(level="full")
+        self.folder = StepFolder(self._store)
+
+    def next_serial(self) -> Serial:
+        """Returns the next serial number."""
+        self._serial += 1
+        return Serial(self._serial - 1)
+
+    @property
+    def last_serial(self) -> Serial:
+        """The serial that was issued last; -1 before the first."""
+        return Serial(self._serial - 1)
+
+    def emit(self, event: AnyEvent) -> None:
+        """Takes an event of the current step."""
+        self.segment.events.append(event)
+
+    def emit_row(self, row: Record) -> None:
+        """Takes a row of a table."""
+        self.sink.add(row)
+
+    def _store(self, events: Iterable[AnyEvent]) -> None:
+        for event in events:
+            self.sink.add(event)
+
+    # --- tensors -----------------------------------------------------------------------------------------
+
+    def tensor(self, tensor: torch.Tensor) -> TensorId:
+        """Returns the tensor's number, and emits its row when it is new."""
+        number = self.tensors.find(tensor)
+        if number is None:
+            number = self.tensors.add(tensor)
+            self.sink.add(self._tensor_row(TensorId(number), tensor))
+        return TensorId(number)
+
+    def storage(self, tensor: torch.Tensor) -> int:
+        """Returns the number of the tensor's storage."""
+        return self._storages.number(tensor)
+
+    def _tensor_row(self, number: TensorId, tensor: torch.Tensor) -> Tensor:
+        dtype = tensor.dtype
+        name = self._dtypes.get(dtype)
+        if name is None:
+            name = self._dtypes[dtype] = str(dtype)
+        shape = tuple(int(size) for size in tensor.shape)
+        count = 1
+        for size in shape:
+            count *= size
+        return Tensor(
+            id=number,
+            storage=self._storages.number(tensor),
+            shape=shape,
+            dtype=name,
+            device=str(tensor.device),
+            bytes=count * dtype.itemsize,
+            requires_grad=tensor.requires_grad,
+            leaf=tensor.is_leaf,
+            parameter=isinstance(tensor, torch.nn.Parameter),
+        )
+
+    def use(self, tensor: torch.Tensor) -> Use:
+        """Returns how the tensor stands now, for an operation that reads it."""
+        return Use(self.tensor(tensor), version_of(tensor), tensor.requires_grad)
+
+    # --- modules, optimizers, names ----------------------------------------------------------------------
+
+    def module(self, module: torch.nn.Module) -> ModuleId:
+        """Returns the module's number; a module met for the first time is entered with all it holds."""
+        number = self.modules.find(module)
+        if number is None:
+            self._add_root(module)
+            number = self.modules.find(module)
+            assert number is not None  # noqa: S101 - _add_root numbers its argument
+        return ModuleId(number)
+
+    def refresh(self, root: torch.nn.Module) -> None:
+        """Enters what was added to a module, or replaced in it, since it was last looked at."""
+        number = self.modules.find(root)
+        parts = hash(tuple(id(part) for part in (*root.modules(), *root.parameters(), *root.buffers())))
+        if number is not None and self._parts.get(number) != parts:
+            self._parts[number] = parts
+            self._add_root(root)
+
+    def _add_root(self, root: torch.nn.Module) -> None:
+        known = self.modules.find(root)
+        root_number = ModuleId(self.modules.add(root) if known is None else known)
+        for path, module in root.named_modules():
+            found = self.modules.find(module)
+            number = ModuleId(self.modules.add(module) if found is None else found)
+            place = self._placed.get(number)
+            if place is None or (place != root_number and place == number):
+                self._placed[number] = root_number
+                self.sink.add(Module(id=number, type=type(module).__name__, root=root_number, path=path))
+            self._add_members(number, module)
+
+    def _add_members(self, number: ModuleId, module: torch.nn.Module) -> None:
+        held = [(name, parameter, False) for name, parameter in module.named_parameters(recurse=False)]
+        held += [(name, buffer, True) for name, buffer in module.named_buffers(recurse=False)]
+        for name, tensor, is_buffer in held:
+            member = (self.tensor(tensor), number, name)
+            if member not in self._members:
+                self._members.add(member)
+                self.sink.add(Parameter(tensor=member[0], module=number, name=name, buffer=is_buffer))
+
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerId:
+        """Returns the optimizer's number, and emits its groups when it is new."""
+        number = self.optimizers.find(optimizer)
+        if number is None:
+            number = self.optimizers.add(optimizer)
+            self.emit_optimizer(optimizer, None)
+        return OptimizerId(number)
+
+    def emit_optimizer(self, optimizer: torch.optim.Optimizer, site: SiteId | None) -> None:
+        """Emits the optimizer with its groups as they are now."""
+        number = self.optimizers.find(optimizer)
+        groups = tuple(
+            tuple(self.tensor(parameter) for parameter in group["params"]) for group in optimizer.param_groups
+        )
+        lrs = tuple(float(group.get("lr", 0.0)) for group in optimizer.param_groups)
+        self.sink.add(
+            Optimizer(
+                id=OptimizerId(self.optimizers.add(optimizer) if number is None else number),
+                type=type(optimizer).__name__,
+                groups=groups,
+                lrs=lrs,
+                site=site,
+            )
+        )
+
+    def name(self, kind: str, number: int, name: str, scope: str) -> None:
+        """Emits a name that the user gave, once."""
+        key = (kind, number, name, scope)
+        if key not in self._names:
+            self._names.add(key)
+            self.sink.add(Name(of=kind, id=number, name=name, scope=scope))  # type: ignore[arg-type]
+
+
+def find_tensors(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors in `value`, in order: tuples, lists, dicts and dataclass-like objects are entered."""
+    found: list[torch.Tensor] = []
+    for item in _walk(value, _MAX_DEPTH):
+        found.append(item)
+        if len(found) >= _MAX_TENSORS_PER_CALL:
+            break
+    return found
+
+
+def _walk(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _walk(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from _walk(item, depth - 1)
+    elif depth and hasattr(type(value), "__dataclass_fields__"):
+        for item in getattr(value, "__dict__", {}).values():
+            yield from _walk(item, depth - 1)

@@ -1,0 +1,108 @@
+"""Issues the serial numbers by which a record names tensors, storages and modules.
+
+May import `record` and torch. Objects are followed by weak references only: nothing lives longer because
+it was numbered, and an address that is reused gets a new number.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from graphlint.record.identity import StorageId
+
+_PRUNE_EVERY = 4096
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference that remembers the address under which it is filed."""
+
+    __slots__ = ("address", "number")
+
+    def __init__(self, target: Any, callback: Any) -> None:
+        super().__init__(target, callback)
+        self.address = id(target)
+        self.number = -1
+
+
+class WeakNumbers:
+    """Numbers objects in the order in which they are met, without keeping them alive."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, _Reference] = {}
+        self._next = 0
+
+    def find(self, target: object) -> int | None:
+        """Returns the number of `target`, or None when it has none yet."""
+        reference = self._references.get(id(target))
+        if reference is not None and reference() is target:
+            return reference.number
+        return None
+
+    def add(self, target: object) -> int:
+        """Gives `target` the next number and returns it."""
+        reference = _Reference(target, self._forget)
+        reference.number = self._next
+        self._next += 1
+        self._references[reference.address] = reference
+        return reference.number
+
+    def _forget(self, reference: _Reference) -> None:
+        if self._references.get(reference.address) is reference:
+            del self._references[reference.address]
+
+    def live(self) -> dict[int, Any]:
+        """Returns the objects that are still alive, by number."""
+        alive = {}
+        for reference in list(self._references.values()):
+            target = reference()
+            if target is not None:
+                alive[reference.number] = target
+        return alive
+
+
+class Storages:
+    """Numbers storages. A weak reference keeps the address of a dead one from being reused unnoticed.
+
+    Source: `torch.multiprocessing.reductions.StorageWeakRef`.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[StorageWeakRef, StorageId]] = {}
+        self._next = 0
+        self._until_prune = _PRUNE_EVERY
+
+    def number(self, tensor: torch.Tensor) -> StorageId:
+        """Returns the number of the tensor's storage; a tensor without one gets a number of its own."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return self._issue()
+        address = storage._cdata
+        known = self._known.get(address)
+        if known is not None and not known[0].expired():
+            return known[1]
+        number = self._issue()
+        self._known[address] = (StorageWeakRef(storage), number)
+        self._until_prune -= 1
+        if self._until_prune <= 0:
+            self._prune()
+        return number
+
+    def _issue(self) -> StorageId:
+        self._next += 1
+        return StorageId(self._next - 1)
+
+    def _prune(self) -> None:
+        self._until_prune = _PRUNE_EVERY
+        for address, (reference, _) in list(self._known.items()):
+            if reference.expired():
+                del self._known[address]
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Returns the tensor's version counter; -1 for an inference tensor, which has none."""
+    return -1 if tensor.is_inference() else tensor._version
+
+

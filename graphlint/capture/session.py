@@ -1,0 +1,296 @@
+"""One capture from start to end: taps on one exit stack, levels, step boundaries, the record.
+
+May import the rest of `capture` and `record`. After a session no mode, hook or patched method remains.
+"""
+
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from graphlint.capture.clock import Reason, StepClock
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.failure import describe_error
+from graphlint.capture.folding import Segment
+from graphlint.capture.options import FULL_STEPS, CaptureOptions
+from graphlint.capture.recorder import Recorder
+from graphlint.capture.sink import Sink
+from graphlint.capture.stop import StopRun
+from graphlint.capture.taps.backward import BackwardTap
+from graphlint.capture.taps.batches import BatchesTap
+from graphlint.capture.taps.cleanup import CleanupTap
+from graphlint.capture.taps.compiled import CompiledTap
+from graphlint.capture.taps.custom import CustomFunctionsTap
+from graphlint.capture.taps.modules import ModuleMovesTap, ModulesTap
+from graphlint.capture.taps.operations import OperationsTap
+from graphlint.capture.taps.optimizer import OptimizerTap
+from graphlint.capture.taps.zero_grad import ZeroGradTap
+from graphlint.errors import UsageError
+from graphlint.record.events import StepBoundary
+from graphlint.record.header import Capability, End, Ending, Header
+from graphlint.record.identity import Serial
+from graphlint.record.trace import Trace
+from graphlint.version import __version__
+
+__all__ = ["Session", "StopRun", "active_session"]
+
+MAX_FULL_SEGMENTS = 64
+"""Stretches of a run that the automatic level records in full, however often the graphs change."""
+
+_CAPABILITIES: tuple[Capability, ...] = (
+    *("operations", "modules", "backward", "optimizer", "zero-grad", "batches", "cleanup", "custom-functions"),
+)
+
+_active: ContextVar["Session | None"] = ContextVar("graphlint_session", default=None)
+
+
+def active_session() -> "Session | None":
+    """Returns the session that is recording now, if there is one."""
+    return _active.get()
+
+
+class Session:
+    """Records everything that happens in its `with` block.
+
+    Args:
+        options: what to record.
+
+    Raises:
+        UsageError: another session is recording, a simulated device can't be had, the trace can't be written.
+    """
+
+    def __init__(self, options: CaptureOptions) -> None:
+        self.options = options
+        self._stack = ExitStack()
+        self._full_stack = ExitStack()
+        self._steps = 0
+        self._full_steps = 0
+        self._full_segments = 0
+        self._ending: tuple[Ending, int | None] = ("finished", None)
+        self._trace: Trace | None = None
+        self._suspended = False
+
+    def __enter__(self) -> "Session":
+        if _active.get() is not None:
+            raise UsageError("graphlint is already recording: captures can't be nested")
+        with ExitStack() as stack:
+            token = _active.set(self)
+            stack.callback(_active.reset, token)
+            self._sink = Sink(self.options.trace)
+            stack.callback(self._sink.close)
+            self._sink.add(self._header())
+            below: tuple[type[TorchFunctionMode], ...] = (DeviceContext,)
+            if self.options.simulate:
+                from graphlint.capture.devices import SimulatedDevices
+                from graphlint.capture.devices.mode import SimulationMode
+
+                stack.enter_context(SimulatedDevices(self.options.simulate))
+                below = (DeviceContext, SimulationMode)
+            self._build(below)
+            self._arm(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _build(self, below: tuple[type[TorchFunctionMode], ...]) -> None:
+        self._recorder = Recorder(self._sink)
+        self._clock = StepClock(
+            self._cut, lambda: len(self._recorder.optimizers.live()), lambda: self._recorder.last_serial
+        )
+        self._context = CaptureContext(self._recorder, self._clock)
+        self._backward = BackwardTap(self._context)
+        self._operations = OperationsTap(self._context, below)
+        self._full_taps = (
+            self._operations,
+            ModulesTap(self._context),
+            ModuleMovesTap(self._context),
+            CustomFunctionsTap(self._context),
+        )
+
+    def _arm(self, stack: ExitStack) -> None:
+        context = self._context
+        taps = (
+            OptimizerTap(context),
+            ZeroGradTap(context),
+            self._backward,
+            BatchesTap(context),
+            CleanupTap(context),
+        )
+        for tap in taps:
+            tap.arm(stack)
+            context.guard.arm(tap.capability)
+        CompiledTap(context, self._suspend, self._resume).arm(stack)
+        stack.callback(self._operations.remove)
+        stack.callback(self._disarm_full)
+        self._begin_segment("start", Serial(-1), [])
+
+    def _header(self) -> Header:
+        import os
+
+        real = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+        return Header(
+            graphlint=__version__,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            script=self.options.script,
+            argv=self.options.argv,
+            directory=os.getcwd(),
+            level=self.options.level,
+            simulated=self.options.simulate,
+            real_devices=real,
+            steps_wanted=self.options.steps,
+        )
+
+    # --- levels ------------------------------------------------------------------------------------------
+
+    def _wanted_level(self) -> Literal["full", "watch"]:
+        level = self.options.level
+        if level != "auto":
+            return level
+        if self._full_segments >= MAX_FULL_SEGMENTS:
+            return "watch"
+        again = self._backward.wants_full
+        self._backward.wants_full = False
+        return "full" if self._full_steps < FULL_STEPS or again else "watch"
+
+    def _arm_full(self) -> None:
+        if self._context.full or self._suspended:
+            return
+        with ExitStack() as stack:
+            for tap in self._full_taps:
+                tap.arm(stack)
+                self._context.guard.arm(tap.capability)
+            self._full_stack = stack.pop_all()
+        self._context.full = True
+
+    def _disarm_full(self) -> None:
+        self._context.full = False
+        self._full_stack.close()
+
+    def _suspend(self) -> None:
+        self._suspended = True
+        self._full_stack.close()
+
+    def _resume(self) -> None:
+        self._suspended = False
+        if self._context.full:
+            self._context.full = False
+            self._arm_full()
+
+    # --- steps -------------------------------------------------------------------------------------------
+
+    def _cut(self, reason: Reason, after: Serial) -> None:
+        """Ends the step that is being recorded, after the event `after`, and begins the next."""
+        later = self._end_segment(after)
+        self._begin_segment(reason, after, later)
+        wanted = self.options.steps
+        if wanted is not None and self._steps >= wanted:
+            self._context.stop_wanted = True
+
+    def _end_segment(self, after: Serial) -> list[object]:
+        segment = self._recorder.segment
+        later = segment.split(after)
+        self._store_segment(segment)
+        self._sink.flush()
+        return list(later)
+
+    def _store_segment(self, segment: Segment) -> None:
+        self._recorder.folder.add(segment)
+        full = segment.level == "full"
+        self._full_segments += full
+        if segment.trained:
+            self._steps += 1
+            self._full_steps += full
+
+    def _begin_segment(self, reason: Reason, after: Serial, later: list[object]) -> None:
+        level = self._wanted_level()
+        boundary = StepBoundary(
+            serial=self._recorder.next_serial(),
+            reason=reason,
+            after=after,
+            level=level,
+            clock_ns=time.perf_counter_ns() if after == self._recorder.last_serial else None,
+        )
+        segment = Segment(level, boundary)
+        segment.events.extend(later)  # type: ignore[arg-type]
+        self._recorder.segment = segment
+        if level == "full":
+            self._operations.new_step()
+            self._arm_full()
+        else:
+            self._disarm_full()
+
+    def mark_step(self) -> None:
+        """Begins a training step here; from now on only the user says where steps begin.
+
+        Raises:
+            StopRun: enough steps are recorded.
+        """
+        self._clock.marked("manual")
+        self._context.check_stop()
+
+    @contextmanager
+    def step_call(self) -> Iterator[None]:
+        """Makes what happens in the block one training step.
+
+        Raises:
+            StopRun: enough steps are recorded.
+        """
+        self._clock.marked("call")
+        yield
+        self._clock.marked("call")
+        self._context.check_stop()
+
+    @property
+    def steps(self) -> int:
+        """Training steps that have ended."""
+        return self._steps
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def record_error(self, error: BaseException) -> None:
+        """Notes the exception that ended the run, with the user's frames and what the failing line named."""
+        event = self._context.guard.run("operations", describe_error, error, self._recorder)
+        if event is not None:
+            self._recorder.emit(event)
+
+    def close(self, how: Ending, exit_code: int | None = None) -> None:
+        """Says how the run ended; the record is closed when the block is left."""
+        self._ending = (how, exit_code)
+
+    def __exit__(self, *exception: object) -> None:
+        self._disarm_full()
+        self._stack.callback(self._finish)
+        self._stack.close()
+
+    def _finish(self) -> None:
+        self._store_segment(self._recorder.segment)
+        self._recorder.folder.end_run()
+        if self._recorder.folder.dropped_steps:
+            self._context.note_unseen(
+                f"{self._recorder.folder.dropped_steps} steps that differed from all earlier ones, past the limit"
+            )
+        if self._sink.failure is not None:
+            self._context.note_unseen(self._sink.failure)
+        how, exit_code = self._ending
+        self._sink.add(
+            End(
+                how=how,
+                exit_code=exit_code,
+                steps=self._steps,
+                full_steps=self._full_steps,
+                taps=self._context.guard.reports(_CAPABILITIES),
+                unseen=tuple(self._context.unseen),
+            )
+        )
+
+    def trace(self) -> Trace:
+        """Returns the record; call it after the block."""
+        if self._trace is None:
+            self._trace = Trace.from_records(self._sink.records)
+        return self._trace

@@ -1,0 +1,216 @@
+"""Sees every backward, at both levels: they all go through `torch.autograd.graph._engine_run_backward`.
+
+The graph is walked just before the engine runs; nothing of it is held afterwards.
+"""
+
+import sys
+from collections.abc import Hashable
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import torch
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.graphs import Stamp, Walk, executed_indexes
+from graphlint.capture.recorder import find_tensors
+from graphlint.capture.taps.patching import patch
+from graphlint.record.events import Backward, Visit
+from graphlint.record.header import Capability
+from graphlint.record.identity import GraphId, Serial, SiteId, TensorId
+
+MAX_GRAPHS = 100
+"""Different graphs that are stored in one run; of further ones only the number of nodes is kept."""
+
+_Entry = Literal["Tensor.backward", "autograd.backward", "autograd.grad"]
+
+
+class _Started:
+    """A backward on its way; holds stamps, never nodes."""
+
+    __slots__ = (
+        *("accumulated", "call", "create_graph", "executed", "graph", "leaves", "nested", "nodes", "reached"),
+        *("retain_graph", "roots", "same_shape", "serial", "site", "stamps", "targets", "visits"),
+    )
+
+    def __init__(self, serial: Serial, site: SiteId | None, call: _Entry) -> None:
+        self.serial = serial
+        self.site = site
+        self.call = call
+        self.roots: tuple[TensorId, ...] = ()
+        self.targets: tuple[TensorId, ...] = ()
+        self.retain_graph = False
+        self.create_graph = False
+        self.nested = False
+        self.graph: GraphId | None = None
+        self.same_shape = False
+        self.nodes = 0
+        self.executed: tuple[int, ...] | None = None
+        self.visits: tuple[Visit, ...] = ()
+        self.reached: tuple[TensorId, ...] = ()
+        self.accumulated: tuple[TensorId, ...] = ()
+        self.stamps: list[Stamp] = []
+        self.leaves: list[torch.Tensor] = []
+
+
+class BackwardTap:
+    """Records backwards with the graph that each was given, and stamps what they freed."""
+
+    capability: Capability = "backward"
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._depth = 0
+        self._known: dict[SiteId | None, dict[Hashable, tuple[GraphId, bool]]] = {}
+        self._stored = 0
+        self.wants_full = False
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps the engine under both names by which torch calls it."""
+        for owner in (torch.autograd.graph, torch.autograd):
+            patch(stack, owner, "_engine_run_backward", self._wrap)
+
+    def _wrap(self, original: Any) -> Any:
+        context = self._context
+
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not context.here():
+                context.note_elsewhere("backward calls")
+                return original(t_outputs, *args, **kwargs)
+            started = context.guard.run("backward", self._before, t_outputs, args, kwargs)
+            context.check_stop()
+            context.quiet += 1
+            self._depth += 1
+            try:
+                result = original(t_outputs, *args, **kwargs)
+            except BaseException as error:
+                context.guard.run("backward", self._after, started, None, error)
+                raise
+            finally:
+                self._depth -= 1
+                context.quiet -= 1
+            context.guard.run("backward", self._after, started, result, None)
+            return result
+
+        return _engine_run_backward
+
+    def _before(self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Started:
+        chain = self._recorder.sites.chain(depth=4)
+        if not self._depth:
+            self._context.clock.backward_starts()
+        if self._context.full:
+            self._context.names.look_again(chain.frames)
+        roots = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        _, retain_graph, create_graph, inputs = args[:4]
+        started = _Started(self._recorder.next_serial(), chain.site, _entry(kwargs))
+        started.nested = self._depth > 0
+        started.create_graph = bool(create_graph)
+        started.retain_graph = bool(retain_graph)
+        started.roots = tuple(self._recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor))
+        targets = [target for target in inputs or () if isinstance(target, torch.Tensor)]
+        started.targets = tuple(self._recorder.tensor(target) for target in targets)
+        self._walk(started, roots, targets, accumulates=bool(kwargs.get("accumulate_grad")))
+        return started
+
+    def _walk(self, started: _Started, roots: list[Any], targets: list[torch.Tensor], *, accumulates: bool) -> None:
+        nodes = [node for root in roots if (node := _node_of(root)) is not None]
+        walk = Walk(nodes)
+        stamps, visits = self._context.stamps.visits(walk)
+        leaves = tuple(self._recorder.tensor(variable) for _, variable in walk.leaves)
+        started.executed = executed_indexes(
+            walk,
+            [target.grad_fn for target in targets if target.grad_fn is not None],
+            [target for target in targets if target.is_leaf],
+        )
+        running = None if started.executed is None else set(started.executed)
+        started.visits = tuple(visit for visit in visits if running is None or visit.index in running)
+        started.nodes = len(walk.nodes) if running is None else len(running)
+        started.stamps = [
+            stamp
+            for index, stamp in enumerate(stamps)
+            if stamp is not None and (running is None or index in running)
+        ]
+        if accumulates:
+            reached = [leaf for index, leaf in walk.leaves if running is None or index in running]
+            reached += [root for root in roots if isinstance(root, torch.Tensor) and _is_leaf_root(root)]
+            started.leaves = reached
+            started.reached = tuple(self._recorder.tensor(leaf) for leaf in reached)
+            started.accumulated = tuple(
+                self._recorder.tensor(leaf) for leaf in reached if leaf.grad is not None
+            )
+        self._keep_graph(started, walk, stamps, leaves)
+
+    def _keep_graph(
+        self, started: _Started, walk: Walk, stamps: list[Stamp | None], leaves: tuple[TensorId, ...]
+    ) -> None:
+        full = self._context.full
+        known = self._known.setdefault(started.site, {})
+        shape = walk.shape(leaves)
+        found = known.get(shape)
+        if not full and found is not None:
+            started.graph, _ = found
+            started.same_shape = True
+            return
+        if self._stored >= MAX_GRAPHS:
+            self._context.note_unseen(f"graphs of further shapes than the first {MAX_GRAPHS}")
+            return
+        if not full:
+            self.wants_full = True
+        self._stored += 1
+        started.graph = self._context.graphs.store(walk, stamps, leaves, full=full)
+        known[shape] = (started.graph, full)
+
+    def _after(self, started: _Started | None, result: Any, error: BaseException | None) -> None:
+        if started is None:
+            return
+        serial = self._recorder.next_serial()
+        for stamp in started.stamps:
+            stamp.backward = started.serial
+            stamp.freed = stamp.freed or (error is None and not started.retain_graph)
+        outputs = () if started.call != "autograd.grad" else find_tensors(result)
+        self._recorder.emit(
+            Backward(
+                serial=started.serial,
+                site=started.site,
+                call=started.call,
+                roots=started.roots,
+                targets=started.targets,
+                retain_graph=started.retain_graph,
+                create_graph=started.create_graph,
+                graph=started.graph,
+                same_shape=started.same_shape,
+                nodes=started.nodes,
+                executed=started.executed,
+                visits=started.visits,
+                reached=started.reached,
+                accumulated=started.accumulated,
+                outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
+                error=None if error is None else str(error),
+                error_type=None if error is None else type(error).__name__,
+                nested=started.nested,
+                end=serial,
+            )
+        )
+        if not started.nested:
+            self._context.clock.backward_ended(serial, started.leaves)
+
+
+def _entry(kwargs: dict[str, Any]) -> _Entry:
+    """Returns which function of torch asked for the backward."""
+    if not kwargs.get("accumulate_grad"):
+        return "autograd.grad"
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name != "backward":
+        frame = frame.f_back
+    caller = frame.f_back
+    by_method = caller is not None and caller.f_code.co_filename == torch.Tensor.backward.__code__.co_filename
+    return "Tensor.backward" if by_method else "autograd.backward"
+
+
+def _node_of(root: Any) -> Any:
+    """Returns the node at which the engine starts for a tensor or a `GradientEdge`; None for a leaf."""
+    return root.grad_fn if isinstance(root, torch.Tensor) else root.node
+
+
+def _is_leaf_root(root: torch.Tensor) -> bool:
+    return root.is_leaf and root.requires_grad

@@ -1,0 +1,80 @@
+"""Steps aside while a compiled function runs.
+
+A function mode makes `torch.compile` recompile, and what is patched would be traced. From the moment that
+the script first calls `torch.compile`, the full level is taken down whenever Dynamo's frame evaluation is
+switched on, and put back afterwards. What runs inside is not seen, and that is said.
+"""
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.taps.patching import patch
+
+_UNSEEN = "operations inside functions compiled by torch.compile"
+
+
+class CompiledTap:
+    """Takes the full level down around compiled regions.
+
+    Args:
+        context: the capture.
+        suspend: takes the full level down.
+        resume: puts it back.
+    """
+
+    def __init__(self, context: CaptureContext, suspend: Any, resume: Any) -> None:
+        self._context = context
+        self._suspend = suspend
+        self._resume = resume
+        self._stack: ExitStack | None = None
+        self._inside = False
+
+    def arm(self, stack: ExitStack) -> None:
+        """Waits for `torch.compile`; importing Dynamo costs seconds that most scripts needn't pay."""
+        self._stack = stack
+        patch(stack, torch, "compile", self._wrap_compile)
+        if "torch._dynamo.eval_frame" in sys.modules:
+            self._arm_dynamo()
+
+    def _wrap_compile(self, original: Any) -> Any:
+        context = self._context
+
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - it takes the place of torch.compile
+            result = original(*args, **kwargs)
+            if context.here() and "torch._dynamo.eval_frame" in sys.modules:
+                context.guard.run("operations", self._arm_dynamo)
+            return result
+
+        return compile
+
+    def _arm_dynamo(self) -> None:
+        from torch._dynamo import eval_frame
+
+        if self._stack is None or getattr(eval_frame._maybe_set_eval_frame, "graphlint", False):
+            return
+        patch(self._stack, eval_frame, "_maybe_set_eval_frame", self._wrap_switch)
+        patch(self._stack, eval_frame, "set_eval_frame", self._wrap_switch)
+
+    def _wrap_switch(self, original: Any) -> Any:
+        context = self._context
+
+        def switch(callback: Any) -> Any:
+            if context.here():
+                context.guard.run("operations", self._switched, callable(callback))
+            return original(callback)
+
+        switch.graphlint = True  # type: ignore[attr-defined]
+        return switch
+
+    def _switched(self, on: bool) -> None:  # noqa: FBT001 - it follows torch's own switch
+        if on and not self._inside:
+            self._inside = True
+            self._context.note_unseen(_UNSEEN)
+            self._suspend()
+        elif not on and self._inside:
+            self._inside = False
+            self._resume()

@@ -1,0 +1,157 @@
+"""Sees each module's forward, at the full level, by wrapping `nn.Module._call_impl`.
+
+Global module hooks would see it too, but not the keyword arguments before the call, and they send every
+module down torch's slow path.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.recorder import find_tensors
+from graphlint.capture.taps.patching import patch
+from graphlint.record.events import ModuleCall, ModuleMove
+from graphlint.record.header import Capability
+from graphlint.record.identity import ModuleId, Serial, SiteId, TensorId
+
+
+class _Running:
+    """A forward on its way."""
+
+    __slots__ = ("grad_mode", "inputs", "module", "parent", "serial", "site", "training")
+
+    def __init__(self, module: ModuleId, serial: Serial, parent: Serial | None, site: SiteId | None) -> None:
+        self.module = module
+        self.serial = serial
+        self.parent = parent
+        self.site = site
+        self.training = True
+        self.grad_mode = True
+        self.inputs: tuple[TensorId, ...] = ()
+
+
+class ModulesTap:
+    """Records module calls with their inputs and outputs."""
+
+    capability: Capability = "modules"
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+        self._recorder = context.recorder
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps the call of every module."""
+        patch(stack, torch.nn.Module, "_call_impl", self._wrap)
+
+    def _wrap(self, original: Any) -> Any:
+        context = self._context
+
+        def _call_impl(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if context.quiet or not context.here():
+                return original(module, *args, **kwargs)
+            running = context.guard.run("modules", self._before, module, args, kwargs)
+            if running is None:
+                return original(module, *args, **kwargs)
+            try:
+                result = original(module, *args, **kwargs)
+            except BaseException as error:
+                context.guard.run("modules", self._after, running, None, str(error))
+                raise
+            context.guard.run("modules", self._after, running, result, None)
+            return result
+
+        return _call_impl
+
+    def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Running:
+        chain = self._recorder.sites.chain(depth=4)
+        self._context.names.look(chain.frames)
+        calls = self._context.module_calls
+        number = self._recorder.module(module)
+        if not calls:
+            self._recorder.refresh(module)
+        serial = self._recorder.next_serial()
+        running = _Running(number, serial, calls[-1][1] if calls else None, chain.site)
+        running.training = module.training
+        running.grad_mode = torch.is_grad_enabled()
+        running.inputs = tuple(self._recorder.tensor(tensor) for tensor in find_tensors((args, kwargs)))
+        calls.append((number, serial))
+        return running
+
+    def _after(self, running: _Running, result: Any, error: str | None) -> None:
+        calls = self._context.module_calls
+        while calls and calls.pop()[1] != running.serial:
+            continue
+        self._recorder.emit(
+            ModuleCall(
+                serial=running.serial,
+                site=running.site,
+                module=running.module,
+                end=self._recorder.next_serial(),
+                parent=running.parent,
+                inputs=running.inputs,
+                outputs=tuple(self._recorder.tensor(tensor) for tensor in find_tensors(result)),
+                training=running.training,
+                grad_mode=running.grad_mode,
+                error=error,
+            )
+        )
+
+
+class ModuleMovesTap:
+    """Records `Module.to`, `.cuda` and `.cpu`, whose single transfers are of no interest."""
+
+    capability: Capability = "operations"
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+        self._recorder = context.recorder
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps the three methods."""
+        for name in ("to", "cuda", "cpu"):
+            patch(stack, torch.nn.Module, name, lambda original, name=name: self._wrap(original, name))
+
+    def _wrap(self, original: Any, name: str) -> Any:
+        context = self._context
+
+        def move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if context.quiet or not context.here():
+                return original(module, *args, **kwargs)
+            before = context.guard.run("operations", _devices, module)
+            context.quiet += 1
+            try:
+                result = original(module, *args, **kwargs)
+            finally:
+                context.quiet -= 1
+            context.guard.run("operations", self._after, module, name, before)
+            return result
+
+        move.__name__ = move.__qualname__ = name
+        return move
+
+    def _after(self, module: torch.nn.Module, method: str, before: list[str] | None) -> None:
+        after = _devices(module)
+        if before is None or not after:
+            return
+        chain = self._recorder.sites.chain(depth=4)
+        self._context.names.look(chain.frames)
+        held = list(module.parameters()) + list(module.buffers())
+        moved = [tensor for tensor, old, new in zip(held, before, after, strict=False) if old != new]
+        self._recorder.emit(
+            ModuleMove(
+                serial=self._recorder.next_serial(),
+                site=chain.site,
+                module=self._recorder.module(module),
+                to_device=after[0],
+                tensors=len(held),
+                moved=len(moved),
+                bytes=sum(tensor.numel() * tensor.element_size() for tensor in moved),
+                method=method,
+            )
+        )
+
+
+def _devices(module: torch.nn.Module) -> list[str]:
+    return [str(tensor.device) for tensor in (*module.parameters(), *module.buffers())]

@@ -1,0 +1,270 @@
+"""Sees every call into torch that the user's thread makes, at the full level.
+
+A `TorchFunctionMode` sees what the dispatcher can't: a no-op `.to()`, `.detach()`, `.data`, `.item()`.
+A composite Python function is one call to it. It sees neither other threads nor compiled regions.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.gradmode import GradModeSites
+from graphlint.capture.hostvalues import HostValues
+from graphlint.capture.modes import insert_mode, installed_modes, remove_mode
+from graphlint.capture.recorder import find_tensors
+from graphlint.capture.registry import version_of
+from graphlint.capture.sites import CallChain
+from graphlint.capture.taps import kinds
+from graphlint.capture.transfers import TransferWriter
+from graphlint.record.events import Change, GradWrite, HostRead, Op, Use, ZeroGrad
+from graphlint.record.header import Capability
+from graphlint.record.identity import ModuleId, Serial, TensorId
+
+MAX_OPERATIONS = 60_000
+"""Operations of one step that are recorded; what comes after is said to be unseen."""
+
+
+class _Call:
+    """A call on its way: what was known before it ran."""
+
+    __slots__ = ("asks_device", "chain", "function", "grad_mode", "host_inputs", "inputs", "seq", "tensors")
+
+    def __init__(
+        self, function: Any, chain: CallChain, tensors: list[torch.Tensor], inputs: tuple[Use, ...]
+    ) -> None:
+        self.function = function
+        self.chain = chain
+        self.tensors = tensors
+        self.inputs = inputs
+        self.host_inputs: tuple[Serial, ...] = ()
+        self.asks_device = False
+        self.grad_mode = torch.is_grad_enabled()
+        self.seq = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+class OperationsTap:
+    """Records operations, transfers and host reads. Cost: about 15 us a call.
+
+    Args:
+        context: the capture.
+        below: types of the modes that the recording one lies above: torch's device context, the simulation.
+    """
+
+    capability: Capability = "operations"
+
+    def __init__(self, context: CaptureContext, below: tuple[type[TorchFunctionMode], ...]) -> None:
+        self._context = context
+        self._below = below
+        self._recorder = context.recorder
+        self._host = HostValues()
+        self._grad_mode = GradModeSites(context)
+        self._transfers = TransferWriter(context.recorder)
+        self._names: dict[Any, str] = {}
+        self._grad_owners: dict[TensorId, TensorId] = {}
+        self._count = 0
+        self._mode = _RecordingMode(self, context)
+
+    def arm(self, stack: ExitStack) -> None:
+        """Puts the mode below the user's own modes, above the simulated devices."""
+        self._count = 0
+        self._grad_mode.arm(stack)
+        self._mode.install(self._below)
+        stack.callback(self._mode.uninstall)
+
+    def new_step(self) -> None:
+        """Starts counting the operations of a step anew."""
+        self._count = 0
+
+    def remove(self) -> None:
+        """Takes the mode off for good, outside every call."""
+        remove_mode(self._mode)
+
+    def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        """Notes what a call is given; None when the call is of no interest."""
+        if self._context.quiet or kinds.is_ignored(function) or _in_transform():
+            return None
+        chain = self._recorder.sites.chain(depth=4)
+        if chain.in_optimizer:
+            return None
+        if self._count >= MAX_OPERATIONS:
+            self._context.note_unseen(f"operations of a step beyond the first {MAX_OPERATIONS}")
+            return None
+        self._count += 1
+        self._context.names.look(chain.frames)
+        tensors = find_tensors(args)
+        if kwargs:
+            tensors += find_tensors(kwargs)
+        inputs = tuple(self._recorder.use(tensor) for tensor in tensors)
+        call = _Call(function, chain, tensors, inputs)
+        call.host_inputs = self._host.find(args)
+        call.asks_device = kinds.asks_device(function, args, kwargs)
+        return call
+
+    def after(self, call: _Call, result: Any, error: BaseException | None) -> None:
+        """Emits the event of a call that came back or raised."""
+        function = call.function
+        if error is None and kinds.is_host_read(function):
+            self._host_read(call, result)
+        elif error is None and call.asks_device and call.tensors and isinstance(result, torch.Tensor):
+            self._transfers.moved(
+                call.inputs[0], call.tensors[0], result, self._facts(call), kinds.short_name(function)
+            )
+        elif kinds.is_grad_access(function):
+            self._grad_access(call, result)
+        else:
+            self._operation(call, result, error)
+
+    def _facts(self, call: _Call) -> dict[str, Any]:
+        """Returns the fields that operations and transfers share."""
+        serial = self._recorder.next_serial()
+        end = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        running = self._context.module_calls[-1] if self._context.module_calls else None
+        if end > call.seq:
+            self._context.log.add(call.seq, end, serial, call.chain.site, running)
+        module: ModuleId | None = running[0] if running else None
+        inside: Serial | None = running[1] if running else None
+        return {
+            "serial": serial,
+            "site": call.chain.site,
+            "seq": (call.seq, end),
+            "module": module,
+            "call": inside,
+            "grad_mode": call.grad_mode,
+            "grad_site": None if call.grad_mode else self._grad_mode.innermost(),
+        }
+
+    def _operation(self, call: _Call, result: Any, error: BaseException | None) -> None:
+        outputs = find_tensors(result)
+        if not (outputs or call.tensors) or (kinds.is_conversion(call.function) and result is call.tensors[0]):
+            return
+        changed = tuple(
+            Change(use.tensor, use.version, version)
+            for use, tensor in zip(call.inputs, call.tensors, strict=True)
+            if (version := version_of(tensor)) != use.version
+        )
+        facts = self._facts(call)
+        self._recorder.emit(
+            Op(
+                name=self._name(call.function),
+                inputs=call.inputs,
+                outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
+                output_grads=tuple(tensor.requires_grad for tensor in outputs),
+                changed=changed,
+                host_inputs=call.host_inputs,
+                error=None if error is None else str(error),
+                **facts,
+            )
+        )
+        if changed:
+            self._after_change(call, changed, facts["serial"])
+
+    def _after_change(self, call: _Call, changed: tuple[Change, ...], serial: Serial) -> None:
+        for change in changed:
+            owner = self._grad_owners.get(change.tensor)
+            if owner is not None and kinds.zeroes(call.function):
+                zeroed = ZeroGrad(
+                    serial=self._recorder.next_serial(),
+                    site=call.chain.site,
+                    tensor=owner,
+                    cleared=(owner,),
+                    set_to_none=False,
+                )
+                self._recorder.emit(zeroed)
+        for tensor in call.tensors:
+            if tensor.requires_grad and tensor.is_leaf:
+                self._context.clock.leaf_changed(serial)
+
+    def _host_read(self, call: _Call, result: Any) -> None:
+        if not call.tensors:
+            return
+        tensor = call.tensors[0]
+        serial = self._recorder.next_serial()
+        self._host.remember(result, serial)
+        self._recorder.emit(
+            HostRead(
+                serial=serial,
+                site=call.chain.site,
+                tensor=call.inputs[0],
+                method=kinds.short_name(call.function).strip("_"),
+                device=str(tensor.device),
+                bytes=tensor.numel() * tensor.element_size(),
+            )
+        )
+
+    def _grad_access(self, call: _Call, result: Any) -> None:
+        """Follows `.grad`: which tensor is whose gradient, and assignments by hand."""
+        if not call.tensors:
+            return
+        owner = call.inputs[0].tensor
+        if isinstance(result, torch.Tensor):
+            self._grad_owners[self._recorder.tensor(result)] = owner
+            return
+        if not kinds.is_grad_assignment(call.function):
+            return
+        serial = self._recorder.next_serial()
+        site = call.chain.site
+        if len(call.inputs) > 1:
+            grad = call.inputs[1].tensor
+            self._grad_owners[grad] = owner
+            self._recorder.emit(GradWrite(serial=serial, site=site, tensor=owner, grad=grad))
+        else:
+            self._recorder.emit(ZeroGrad(serial=serial, site=site, tensor=owner, cleared=(owner,)))
+
+    def _name(self, function: Any) -> str:
+        name = self._names.get(function)
+        if name is None:
+            name = resolve_name(function) or getattr(function, "__name__", repr(function))
+            self._names[function] = name
+        return name
+
+
+class _RecordingMode(TorchFunctionMode):
+    """Hands each call to the tap, before and after; the call itself is made here, unguarded."""
+
+    def __init__(self, tap: OperationsTap, context: CaptureContext) -> None:
+        super().__init__()
+        self._tap = tap
+        self._context = context
+        self._active = False
+        self._running = 0
+
+    def install(self, above: tuple[type[TorchFunctionMode], ...]) -> None:
+        """Puts the mode on the stack. Inside one of its own calls torch has it off and puts it back."""
+        if not self._running and not any(mode is self for mode in installed_modes()):
+            insert_mode(self, above=above)
+        self._active = True
+
+    def uninstall(self) -> None:
+        """Takes the mode off; inside one of its own calls it stays, and does nothing."""
+        self._active = False
+        if not self._running:
+            remove_mode(self)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        context = self._context
+        if not (self._active and context.here()):
+            return func(*args, **kwargs)
+        call = context.guard.run("operations", self._tap.before, func, args, kwargs)
+        self._running += 1
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            if call is not None:
+                context.guard.run("operations", self._tap.after, call, None, error)
+            raise
+        finally:
+            self._running -= 1
+        if call is not None:
+            context.guard.run("operations", self._tap.after, call, result, None)
+        return result
+
+
+def _in_transform() -> bool:
+    """Tells whether a `torch.func` transform is running: its tensors are wrappers without a graph."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,0 +1,135 @@
+"""Sees optimizers being made, given groups, and stepping, at both levels.
+
+Steps come through torch's own global hooks. Which parameters a step wrote is told by their version counters.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.registry import version_of
+from graphlint.capture.taps.patching import patch
+from graphlint.record.events import Change, OptimizerStep
+from graphlint.record.header import Capability
+from graphlint.record.identity import OptimizerId, Serial, SiteId
+
+
+class _Stepping:
+    """A step on its way: versions before it, by position in the groups."""
+
+    __slots__ = ("closure", "optimizer", "serial", "site", "versions")
+
+    def __init__(self, optimizer: OptimizerId, serial: Serial, site: SiteId | None, *, closure: bool) -> None:
+        self.optimizer = optimizer
+        self.serial = serial
+        self.site = site
+        self.closure = closure
+        self.versions: list[int] = []
+
+
+class OptimizerTap:
+    """Records optimizers and their steps."""
+
+    capability: Capability = "optimizer"
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+        self._recorder = context.recorder
+        self._running: list[_Stepping] = []
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps the constructor and `add_param_group`, and registers the step hooks."""
+        patch(stack, torch.optim.Optimizer, "__init__", self._wrap_init)
+        patch(stack, torch.optim.Optimizer, "add_param_group", self._wrap_add)
+        stack.callback(register_optimizer_step_pre_hook(self._starts).remove)
+        stack.callback(register_optimizer_step_post_hook(self._ended).remove)
+
+    def _wrap_init(self, original: Any) -> Any:
+        context = self._context
+
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - in place of it
+            original(optimizer, *args, **kwargs)
+            if context.here():
+                context.guard.run("optimizer", self._made, optimizer)
+
+        return __init__
+
+    def _wrap_add(self, original: Any) -> Any:
+        context = self._context
+
+        def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
+            original(optimizer, param_group)
+            if context.here() and self._recorder.optimizers.find(optimizer) is not None:
+                context.guard.run("optimizer", self._recorder.emit_optimizer, optimizer, None)
+
+        return add_param_group
+
+    def _made(self, optimizer: torch.optim.Optimizer) -> None:
+        self._recorder.emit_optimizer(optimizer, self._recorder.sites.chain(depth=4).site)
+
+    def _starts(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        context = self._context
+        if not context.here():
+            context.note_elsewhere("optimizer steps")
+            return
+        context.guard.run("optimizer", self._before, optimizer, args, kwargs)
+        context.check_stop()
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        chain = self._recorder.sites.chain(depth=4)
+        if self._context.full:
+            self._context.names.look_again(chain.frames)
+        number = self._recorder.optimizer(optimizer)
+        self._context.clock.optimizer_starts(number)
+        closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
+        stepping = _Stepping(number, self._recorder.next_serial(), chain.site, closure=closure)
+        stepping.versions = [version_of(parameter) for parameter in _parameters(optimizer)]
+        self._running.append(stepping)
+
+    def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        del args, kwargs
+        context = self._context
+        if context.here():
+            context.guard.run("optimizer", self._after, optimizer)
+            context.check_stop()
+
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
+        number = self._recorder.optimizer(optimizer)
+        while self._running:
+            stepping = self._running.pop()
+            if stepping.optimizer == number:
+                self._emit(stepping, optimizer)
+                return
+
+    def _emit(self, stepping: _Stepping, optimizer: torch.optim.Optimizer) -> None:
+        changed, without, unchanged = [], [], []
+        for parameter, before in zip(_parameters(optimizer), stepping.versions, strict=False):
+            number = self._recorder.tensor(parameter)
+            after = version_of(parameter)
+            if after != before:
+                changed.append(Change(number, before, after))
+            elif parameter.grad is not None:
+                unchanged.append(number)
+            if parameter.grad is None:
+                without.append(number)
+        end = self._recorder.next_serial()
+        self._recorder.emit(
+            OptimizerStep(
+                serial=stepping.serial,
+                site=stepping.site,
+                optimizer=stepping.optimizer,
+                changed=tuple(changed),
+                without_grad=tuple(without),
+                unchanged=tuple(unchanged),
+                closure=stepping.closure,
+                end=end,
+            )
+        )
+        self._context.clock.optimizer_ended(stepping.optimizer, end)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,94 @@
+"""Sees `zero_grad` of optimizers and modules, at both levels: torch has no hook for it."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from graphlint.capture.context import CaptureContext
+from graphlint.capture.taps.patching import patch
+from graphlint.record.events import ZeroGrad
+from graphlint.record.header import Capability
+from graphlint.record.identity import ModuleId, OptimizerId, TensorId
+
+
+class ZeroGradTap:
+    """Records which gradients a call of `zero_grad` cleared."""
+
+    capability: Capability = "zero-grad"
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+        self._recorder = context.recorder
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps the method of every class that defines one, those of the user's subclasses included."""
+        for base in (torch.optim.Optimizer, torch.nn.Module):
+            for owner in (base, *_subclasses_with_own(base)):
+                patch(stack, owner, "zero_grad", self._wrap)
+
+    def _wrap(self, original: Any) -> Any:
+        context = self._context
+
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if context.quiet or not context.here():
+                return original(owner, *args, **kwargs)
+            before = context.guard.run("zero-grad", _held, owner)
+            context.quiet += 1
+            try:
+                result = original(owner, *args, **kwargs)
+            finally:
+                context.quiet -= 1
+            context.guard.run("zero-grad", self._after, owner, before)
+            return result
+
+        return zero_grad
+
+    def _after(self, owner: Any, before: list[tuple[torch.Tensor, bool]] | None) -> None:
+        if before is None:
+            return
+        chain = self._recorder.sites.chain(depth=4)
+        if self._context.full:
+            self._context.names.look(chain.frames)
+        optimizer: OptimizerId | None = None
+        module: ModuleId | None = None
+        if isinstance(owner, torch.nn.Module):
+            module = self._recorder.module(owner)
+        else:
+            optimizer = self._recorder.optimizer(owner)
+        cleared: list[TensorId] = [self._recorder.tensor(tensor) for tensor, had in before if had]
+        self._recorder.emit(
+            ZeroGrad(
+                serial=self._recorder.next_serial(),
+                site=chain.site,
+                optimizer=optimizer,
+                module=module,
+                cleared=tuple(cleared),
+                already_clear=len(before) - len(cleared),
+                set_to_none=all(tensor.grad is None for tensor, _ in before),
+            )
+        )
+
+
+def _held(owner: Any) -> list[tuple[torch.Tensor, bool]]:
+    """Returns the parameters that a `zero_grad` is about, and whether each holds a gradient."""
+    if isinstance(owner, torch.nn.Module):
+        parameters = list(owner.parameters())
+    else:
+        parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
+    return [(parameter, parameter.grad is not None) for parameter in parameters]
+
+
+def _subclasses_with_own(base: type) -> list[type]:
+    found: list[type] = []
+    waiting = list(base.__subclasses__())
+    seen: set[type] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        waiting.extend(kind.__subclasses__())
+        if "zero_grad" in vars(kind):
+            found.append(kind)
+    return found
