@@ -5,12 +5,16 @@ May import the rest of `analysis` and `record`.
 
 from functools import cached_property
 
+from graphlint.analysis.cuts import Cuts
+from graphlint.analysis.devices import Devices
 from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
 from graphlint.analysis.names import Names
+from graphlint.analysis.reach import Reach
 from graphlint.analysis.sources import Sources
 from graphlint.analysis.steps import Steps
 from graphlint.analysis.values import Values
+from graphlint.analysis.wording import Wording
 from graphlint.record.trace import Trace
 
 
@@ -46,6 +50,26 @@ class Facts:
         return Values(self.trace)
 
     @cached_property
+    def cuts(self) -> Cuts:
+        """Where gradients were lost."""
+        return Cuts(self)
+
+    @cached_property
     def gradients(self) -> Gradients:
         """The life of each parameter's gradient."""
         return Gradients(self.trace)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """Which optimizers' parameters the backwards reach."""
+        return Reach(self)
+
+    @cached_property
+    def wording(self) -> Wording:
+        """The phrases for events."""
+        return Wording(self)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """Where tensors lie and how they travel."""
+        return Devices(self.trace, self.values)

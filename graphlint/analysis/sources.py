@@ -29,6 +29,7 @@ class Statement:
         text: its source, on one line.
         targets: what it assigns to, as source (`fake_images`, `self.state`).
         calls: the call expressions in it, outermost first.
+        opens_block: whether it is a `with`.
     """
 
     path: str
@@ -37,6 +38,7 @@ class Statement:
     text: str
     targets: tuple[str, ...]
     calls: tuple[str, ...]
+    opens_block: bool = False
 
 
 class Sources:
@@ -168,6 +170,7 @@ def _statement(path: str, node: ast.stmt) -> Statement:
         text=spelled.splitlines()[0] if compound else " ".join(spelled.split()),
         targets=tuple(_targets(node)),
         calls=tuple(_calls(node)),
+        opens_block=isinstance(node, ast.With | ast.AsyncWith),
     )
 
 

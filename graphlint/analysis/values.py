@@ -138,12 +138,12 @@ class Values:
                 yield Source(read.tensor.tensor, read.serial, read.tensor.requires_grad, host=read)
 
     def _module_sources(self, call: ModuleCall) -> Iterator[Source]:
-        for tensor in (*call.inputs, *self._module_parameters(call.module)):
+        for tensor in (*call.inputs, *self.module_parameters(call.module)):
             row = self._trace.tensors.get(tensor)
             yield Source(tensor, call.serial, row.requires_grad if row is not None else False)
 
-    def _module_parameters(self, module: ModuleId) -> Iterator[TensorId]:
-        """Yields the parameters of a module and of those below it."""
+    def module_parameters(self, module: ModuleId) -> Iterator[TensorId]:
+        """Yields the parameters of a module and of those below it, buffers left out."""
         row = self._trace.modules.get(module)
         if row is None:
             return

@@ -1,0 +1,117 @@
+"""The words for a cut: where it is, what it is, and what would mend it.
+
+May import `record` and the rest of `analysis`. Nothing is decided here.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from graphlint.analysis.cuts import Cut
+from graphlint.analysis.wording import place
+from graphlint.record.events import HostRead
+from graphlint.record.identity import SiteId, TensorId
+from graphlint.record.tables import Frame
+
+if TYPE_CHECKING:
+    from graphlint.analysis.facts import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line to show with a cut, and what to say of it."""
+
+    frame: Frame
+    text: str
+
+
+class CutWords:
+    """Puts cuts into words, for a reader who stands at one site."""
+
+    def __init__(self, facts: "Facts", seen_from: SiteId | None) -> None:
+        self._facts = facts
+        self._seen_from = seen_from
+
+    def places(self, cut: Cut) -> tuple[Place, ...]:
+        """Returns the lines of a cut, the cut itself first."""
+        inner = self._facts.graphs.frame(cut.site)
+        if cut.kind == "no-grad":
+            return self._no_grad_places(cut)
+        if inner is None:
+            return ()
+        found = [Place(inner, f"cut here: {cut.words}")]
+        if cut.kind == "host":
+            found.extend(self._read_place(cut, inner))
+        return tuple(found)
+
+    def _read_place(self, cut: Cut, inner: Frame) -> list[Place]:
+        for read in self._facts.values.consumers(cut.source):
+            if isinstance(read, HostRead):
+                frame = self._facts.graphs.frame(read.site)
+                if frame is not None and (frame.path, frame.line) != (inner.path, inner.line):
+                    return [Place(frame, "read into Python here")]
+        return []
+
+    def _no_grad_places(self, cut: Cut) -> tuple[Place, ...]:
+        call = self._facts.graphs.common_frame(cut.site, self._seen_from)
+        block = self.block(cut)
+        if block is None:
+            return (
+                (Place(call, "cut here: computed with gradients switched off"),) if call is not None else ()
+            )
+        found = [Place(block, "cut here: gradients are switched off from here on")]
+        if call is not None and (call.path, call.line) != (block.path, block.line):
+            found.append(Place(call, "computed without a graph"))
+        return tuple(found)
+
+    def block(self, cut: Cut) -> Frame | None:
+        """Returns the line of the `no_grad` block around a cut, or of the decorator, when it is known."""
+        entered = self._facts.graphs.frame(cut.grad_site)
+        if entered is None:
+            return None
+        statement = self._facts.sources.statement(entered.path, entered.line)
+        if statement is not None and statement.opens_block:
+            return entered
+        # A decorated function enters the block at each call; its own first line is the decorator's.
+        frames = self._facts.graphs.frames(cut.site)
+        outer = [(frame.path, frame.line, frame.function) for frame in frames]
+        at = (entered.path, entered.line, entered.function)
+        if at in outer and outer.index(at) > 0:
+            called = frames[outer.index(at) - 1]
+            return Frame(called.path, called.first_line, called.function, called.first_line)
+        return entered
+
+    def remedy(self, cut: Cut, loss: str, kept_for: str | None = None) -> str:
+        """Returns what would mend the cut, without a full stop; `kept_for` is a loss that needs it."""
+        inner = self._facts.graphs.frame(cut.site)
+        where = f" ({place(inner)})" if inner is not None else ""
+        source = self._name(cut.source, inner)
+        match cut.kind:
+            case "detach" | "data":
+                also = f"; the detached tensor is right for {kept_for}" if kept_for else ""
+                what = source or "the tensor"
+                return f"build {loss} from {what} itself, without {cut.words}{where}{also}"
+            case "no-grad":
+                block = self.block(cut)
+                call = self._facts.graphs.common_frame(cut.site, self._seen_from)
+                quoted = self._facts.wording.call_at(call) if call is not None else None
+                entered = f" ({place(block)})" if block is not None else ""
+                return (
+                    f"run {quoted or 'that call'} with gradients on, outside of the `no_grad` block{entered}"
+                )
+            case "host" | "rewrapped":
+                return f"go on with {source or 'the tensor'} itself: a tensor made anew{where} has no history"
+            case "integer" | "comparison":
+                return (
+                    f"replace the hard choice{where} by something with a gradient for training (a softmax, a "
+                    f"sigmoid, a straight-through estimate)"
+                )
+            case "derivative":
+                return f"pass create_graph=True where the derivative enters the loss{where}"
+            case "other":
+                return f"compute it{where} by operations that keep the graph"
+            case _:
+                assert_never(cut.kind)
+
+    def _name(self, tensor: TensorId, frame: Frame | None) -> str | None:
+        name = self._facts.names.tensor_name(tensor, frame.function if frame is not None else None)
+        return f"`{name}`" if name is not None else None

@@ -1,0 +1,296 @@
+"""An optimizer steps parameters that its loss does not reach.
+
+## What it does
+
+Reports a step of an optimizer none of whose parameters was reached by a backward since its last step. It
+names the loss, counts the parameters, and shows the line at which the gradient was cut off (`.detach()`,
+`no_grad`, `.data`, `.item()`, a tensor wrapped anew, integers, a comparison), or says that no values flow
+from the parameters to the loss either. A backward that raised for another reason is reported as well when it
+could not have reached the parameters that it was there for.
+
+## Why it matters
+
+Nothing fails: the loss is computed, printed, and even falls, while the network behind the cut stays as it
+was initialised.
+
+## Example
+
+    verdict = discriminator(generator(noise).detach())
+    generator_loss = criterion(verdict, real_labels)
+    generator_loss.backward()
+    generator_optimizer.step()
+
+## Use instead
+
+    verdict = discriminator(generator(noise))
+    generator_loss = criterion(verdict, real_labels)
+    generator_loss.backward()
+    generator_optimizer.step()
+
+## Known limits
+
+A step at which other optimizers stepped on the same backward before is taken for an idle branch until it was
+seen three times. Parameters whose gradients were assigned by hand, frozen parameters and groups with a
+learning rate of 0 are left out. What Python or another library computed between two tensors is not seen.
+"""
+
+from collections.abc import Iterator
+
+from graphlint.analysis.cut_words import CutWords
+from graphlint.analysis.cuts import Cut
+from graphlint.analysis.facts import Facts
+from graphlint.analysis.reach import Missed
+from graphlint.analysis.wording import counted, listed, place
+from graphlint.lint.finding import Label, Occurrence
+from graphlint.lint.labels import distinct, label
+from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import Serial
+from graphlint.record.tables import Frame
+
+_MOST_CUTS = 3
+
+
+def check(facts: Facts) -> Iterator[Occurrence]:
+    """Yields a finding for each step whose optimizer no backward reached."""
+    for missed in facts.reach.missed():
+        site = missed.backward.site if missed.backward is not None else None
+        if site is None and missed.step is not None:
+            site = missed.step.site
+        frame = facts.graphs.frame(site)
+        if frame is not None:
+            yield _Story(facts, missed, frame).occurrence()
+
+
+class _Story:
+    """Puts one missed optimizer into words."""
+
+    def __init__(self, facts: Facts, missed: Missed, frame: Frame) -> None:
+        self._facts = facts
+        self._missed = missed
+        self._frame = frame
+        self._owners = facts.wording.owners(missed.parameters)
+        self._number = len(missed.parameters)
+        backward = missed.backward
+        self._loss = facts.wording.loss(backward) if backward is not None else "the loss"
+        self._words = CutWords(facts, backward.site if backward is not None else None)
+
+    def occurrence(self) -> Occurrence:
+        at = self._at()
+        return Occurrence(
+            message=self._message(),
+            labels=distinct(self._labels()),
+            fix=self._fix(),
+            step=self._facts.steps.step_of(at),
+            last_step=self._facts.steps.last_step(at),
+            cause=self._cause(),
+        )
+
+    def _at(self) -> Serial:
+        if self._missed.step is not None:
+            return self._missed.step.serial
+        return self._missed.backward.serial if self._missed.backward is not None else Serial(-1)
+
+    def _cause(self) -> tuple[str | int, ...]:
+        """Returns the two lines that make the fault: watched steps see the same ones, but not the cut."""
+        step = self._facts.graphs.frame(self._missed.step.site) if self._missed.step is not None else None
+        place_of_step = (step.path, step.line) if step is not None else ("", 0)
+        return (self._frame.path, self._frame.line, *place_of_step)
+
+    def _cuts(self) -> tuple[Cut, ...]:
+        connection = self._missed.connection
+        return connection.cuts[:_MOST_CUTS] if connection is not None else ()
+
+    def _message(self) -> str:
+        if self._missed.backward is None:
+            step = self._facts.wording.step(self._missed.step) if self._missed.step is not None else "a step"
+            return (
+                f"{step} is called without any backward since its last step: {self._all()} "
+                f"{self._got()} no gradient."
+            )
+        call = self._facts.wording.backward(self._missed.backward)
+        optimizer = self._facts.names.optimizer(self._missed.optimizer)
+        return (
+            f"{call} does not reach what {optimizer} trains: {self._all()} {self._got()} no gradient"
+            f"{self._why()}."
+        )
+
+    def _all(self) -> str:
+        if self._number == 1:
+            return f"its only parameter, {self._facts.names.parameter(self._missed.parameters[0])},"
+        return f"all {self._number} parameters of {self._owners}"
+
+    def _got(self) -> str:
+        if self._missed.step is None:
+            return "would get"
+        return "gets" if self._number == 1 else "get"
+
+    def _why(self) -> str:
+        connection = self._missed.connection
+        if connection is None:
+            return ""
+        if not connection.used:
+            return (
+                "" if self._reads() else f", nor do values: {self._owners} isn't used to compute {self._loss}"
+            )
+        if not connection.cuts:
+            return ""
+        return ", though its values do"
+
+    def _reads(self) -> tuple[Frame, ...]:
+        """Returns the lines that read values of these parameters into Python before the loss was ready."""
+        backward = self._missed.backward
+        step = self._facts.steps.of(backward.serial) if backward is not None else None
+        if backward is None or step is None:
+            return ()
+        reads = self._facts.cuts.left_to_python(
+            self._missed.parameters, Serial(step.first - 1), backward.serial
+        )
+        frames = (self._facts.graphs.frame(read.site) for read in reads)
+        return tuple(dict.fromkeys(frame for frame in frames if frame is not None))
+
+    def _labels(self) -> Iterator[Label]:
+        parameters = counted(self._number, "parameter")
+        backward = self._missed.backward
+        if backward is not None:
+            yield label(self._frame, f"reaches none of the {parameters} of {self._owners}")
+        else:
+            yield label(self._frame, f"steps {parameters} of {self._owners} without a gradient")
+        for cut in self._cuts():
+            for found in self._words.places(cut):
+                yield label(found.frame, found.text)
+        if self._missed.connection is not None and not self._missed.connection.used:
+            for frame in self._reads()[:_MOST_CUTS]:
+                yield label(frame, "read into Python here: what comes back has no graph")
+        step = self._missed.step
+        stepped = self._facts.graphs.frame(step.site) if step is not None else None
+        if backward is not None and stepped is not None:
+            yield label(stepped, "stepped here without a gradient")
+
+    def _fix(self) -> str:
+        cuts = self._cuts()
+        if cuts:
+            remedies = [self._words.remedy(cut, self._loss, self._kept_for(cut)) for cut in cuts]
+            return f"{listed(remedies)}."
+        if self._missed.backward is None:
+            return f"call backward before this step, or drop the step if {self._owners} isn't to be trained."
+        optimizer = self._facts.names.optimizer(self._missed.optimizer)
+        reads = self._reads()
+        if self._missed.connection is not None and not self._missed.connection.used and not reads:
+            return (
+                f"compute {self._loss} from the output of {self._owners}, or drop the step of {optimizer} "
+                f"if it isn't to be trained by this loss."
+            )
+        if reads:
+            return f"keep the values in tensors between {place(reads[0], near=self._frame)} and {self._loss}."
+        return f"build {self._loss} from the output of {self._owners} with its graph."
+
+    def _kept_for(self, cut: Cut) -> str | None:
+        """Returns another loss of the same step that needs the cut: it reads the cut tensor too."""
+        backward = self._missed.backward
+        step = self._facts.steps.of(backward.serial) if backward is not None else None
+        if backward is None or step is None:
+            return None
+        for other in self._facts.graphs.backwards:
+            if other.serial == backward.serial or not step.first <= other.serial <= step.end:
+                continue
+            if set(other.reached) & set(self._missed.parameters):
+                continue
+            if any(self._facts.values.depends(root, other.serial, (cut.result,)) for root in other.roots):
+                return self._facts.wording.loss(other)
+        return None
+
+
+_BAD = Example(
+    title="the generator's loss is built on detached images",
+    code="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+generator, discriminator = nn.Linear(4, 8), nn.Linear(8, 1)
+generator_optimizer = torch.optim.Adam(generator.parameters())
+discriminator_optimizer = torch.optim.Adam(discriminator.parameters())
+criterion = nn.BCEWithLogitsLoss()
+for step in range(2):
+    fake = generator(torch.randn(16, 4)).detach()
+    discriminator_optimizer.zero_grad()
+    discriminator_loss = criterion(discriminator(fake), torch.zeros(16, 1))
+    discriminator_loss.backward()
+    discriminator_optimizer.step()
+    generator_optimizer.zero_grad()
+    generator_loss = criterion(discriminator(fake), torch.ones(16, 1))
+    generator_loss.backward()  # <- GL201
+    generator_optimizer.step()
+""",
+)
+
+_BAD_REWRAPPED = Example(
+    title="a loss made anew from its number",
+    code="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    loss = model(torch.randn(16, 4)).pow(2).mean()
+    loss = torch.tensor(loss.item(), requires_grad=True)
+    optimizer.zero_grad()
+    loss.backward()  # <- GL201
+    optimizer.step()
+""",
+)
+
+_GOOD = Example(
+    title="detached for the discriminator only",
+    code="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+generator, discriminator = nn.Linear(4, 8), nn.Linear(8, 1)
+generator_optimizer = torch.optim.Adam(generator.parameters())
+discriminator_optimizer = torch.optim.Adam(discriminator.parameters())
+criterion = nn.BCEWithLogitsLoss()
+for step in range(2):
+    fake = generator(torch.randn(16, 4))
+    discriminator_optimizer.zero_grad()
+    discriminator_loss = criterion(discriminator(fake.detach()), torch.zeros(16, 1))
+    discriminator_loss.backward()
+    discriminator_optimizer.step()
+    generator_optimizer.zero_grad()
+    generator_loss = criterion(discriminator(fake), torch.ones(16, 1))
+    generator_loss.backward()
+    generator_optimizer.step()
+""",
+)
+
+_GOOD_BY_HAND = Example(
+    title="gradients assigned by hand",
+    code="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    loss = model(torch.randn(16, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        parameter.grad = gradient
+    optimizer.step()
+""",
+)
+
+RULE = Rule(
+    code="GL201",
+    name="detached-loss",
+    severity="error",
+    since="0.1.0",
+    needs=("backward", "optimizer"),
+    check=check,
+    bad=(_BAD, _BAD_REWRAPPED),
+    good=(_GOOD, _GOOD_BY_HAND),
+)
