@@ -26,6 +26,7 @@ from graphlint.capture.runner_program import (
     stage_script,
 )
 from graphlint.capture.runner_signals import Terminated, TerminationSignal
+from graphlint.capture.stop import StopRun
 from graphlint.errors import UsageError
 from graphlint.record.header import Ending
 from graphlint.record.trace import Trace
@@ -79,7 +80,7 @@ class Runner:
         """
         owner = os.getpid()
         capture = _Capture(options)
-        ending = _ScriptEnding(capture)
+        ending = _ScriptEnding()
         with Arrival(capture.open) as arrival, TerminationSignal(), ending:
             problem = self._execute()
             if problem is not None:
@@ -111,6 +112,9 @@ class _Abandoned(BaseException):
     """Leaves the script because capture could not start; the reason is raised again outside of it."""
 
 
+_STOPS = (StopRun, _Abandoned)
+
+
 class _Capture:
     """Opens the session when torch arrives and closes it when the script has ended."""
 
@@ -118,7 +122,6 @@ class _Capture:
         self._options = options
         self._stack = ExitStack()
         self._session: Session | None = None
-        self.hidden: tuple[type[BaseException], ...] = (_Abandoned,)
         self.fault: Exception | None = None
 
     def open(self) -> None:
@@ -129,9 +132,8 @@ class _Capture:
             raise _Abandoned
 
     def _enter(self) -> None:
-        from graphlint.capture.session import Session, StopRun
+        from graphlint.capture.session import Session
 
-        self.hidden = (StopRun, _Abandoned)
         self._session = self._stack.enter_context(Session(self._options))
 
     def leave(self, how: Ending, code: int | None, error: BaseException | None) -> None:
@@ -186,8 +188,7 @@ class _Keeping:
 class _ScriptEnding:
     """Catches whatever ends the script, and says what it was."""
 
-    def __init__(self, capture: _Capture) -> None:
-        self._capture = capture
+    def __init__(self) -> None:
         self.how: Ending = "finished"
         self.exit_code: int | None = 0
         self.error: BaseException | None = None
@@ -202,9 +203,9 @@ class _ScriptEnding:
     ) -> bool:
         if raised is None:
             return True
-        stopped = _caused_by(raised, self._capture.hidden)
-        cut_frames(raised, hidden=(*self._capture.hidden, Terminated))
-        if isinstance(raised, self._capture.hidden) or (stopped and isinstance(raised, SystemExit)):
+        stopped = _caused_by(raised, _STOPS)
+        cut_frames(raised, hidden=(*_STOPS, Terminated))
+        if isinstance(raised, _STOPS) or (stopped and isinstance(raised, SystemExit)):
             self.how, self.exit_code = "steps", None
         elif isinstance(raised, SystemExit):
             self.how, self.exit_code, self._exit = "exit", exit_code(raised), raised

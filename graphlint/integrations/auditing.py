@@ -1,0 +1,179 @@
+"""The life of one audit's capture: opened once, ended once, judged and printed once.
+
+May import everything that imports no torch; capture's session comes with `open`. A fault of graphlint's own
+at the end of an audit is printed and goes no further: the user's training is not its business.
+"""
+
+import io
+import os
+import shutil
+import sys
+import threading
+import traceback
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from graphlint.capture.options import CaptureOptions
+from graphlint.errors import GraphlintError, UsageError
+from graphlint.integrations.first_steps import first_steps
+from graphlint.lint.rule import Report
+from graphlint.lint.selection import Selection
+from graphlint.record.header import Ending
+from graphlint.record.trace import Trace
+
+if TYPE_CHECKING:
+    from graphlint.capture.session import Session
+
+_WIDTH = 100
+
+State = Literal["new", "recording", "passive", "ended"]
+
+
+class Auditing:
+    """Opens a capture, and ends it with a report on stderr.
+
+    `state` is `passive` inside `graphlint run`, which records and reports itself: then calls only mark steps.
+
+    Args:
+        options: what to capture.
+        selection: the rules to judge by.
+        steps: how many of the first steps to report on; None: all.
+    """
+
+    def __init__(self, options: CaptureOptions, selection: Selection, steps: int | None) -> None:
+        self._options = options
+        self._selection = selection
+        self._steps = steps
+        self._stack = ExitStack()
+        self._thread: int | None = None
+        self._process: int | None = None
+        self._trace: Trace | None = None
+        self.session: Session | None = None
+        self.state: State = "new"
+
+    def open(self) -> None:
+        """Begins to record, or joins the recording of `graphlint run`.
+
+        Raises:
+            UsageError: another audit is active, or the selection or a device is unknown.
+        """
+        from graphlint.capture.session import Session, active_session
+        from graphlint.lint.discovery import all_rules
+
+        outer = active_session()
+        if outer is not None and not outer.options.script:
+            raise UsageError(
+                "another graphlint.audit is active, and audits can't be nested; put a single one around the "
+                "whole training step, or call end() on the first"
+            )
+        self._selection.codes(all_rules())
+        self._thread, self._process = threading.get_ident(), os.getpid()
+        if outer is not None:
+            self.session, self.state = outer, "passive"
+        else:
+            self.session = self._stack.enter_context(Session(self._options))
+            self.state = "recording"
+
+    def here(self) -> bool:
+        """Whether this is the thread and the process that the audit was opened in; True before that."""
+        return self._thread in {None, threading.get_ident()} and self._process in {None, os.getpid()}
+
+    def finish(self, error: BaseException | None, *, all_steps: bool = False) -> Report | None:
+        """Ends the recording, judges it and prints the report; None where `graphlint run` does that.
+
+        Args:
+            error: the exception that ended the audited code.
+            all_steps: it ended because all the steps asked for were seen.
+        """
+        recording = self.state == "recording"
+        self.state = "ended"
+        if not recording or self.session is None:
+            return None
+        kept = _OwnFault()
+        report: Report | None = None
+        with kept:
+            self._close(error, all_steps=all_steps)
+            report = self._judge()
+            self._print(report)
+        return report
+
+    def _close(self, error: BaseException | None, *, all_steps: bool) -> None:
+        session = self.session
+        if session is None:
+            return
+        with self._stack:
+            how, code = _ending(error, all_steps=all_steps)
+            if how in {"error", "interrupt"} and error is not None:
+                session.record_error(error)
+            session.close(how, code)
+        trace = session.trace()
+        self._trace = trace if self._steps is None or error is not None else first_steps(trace, self._steps)
+        self.session = None
+
+    def _judge(self) -> Report | None:
+        from graphlint.lint.runner import judge
+
+        return judge(self._trace, self._selection) if self._trace is not None else None
+
+    def _print(self, report: Report | None) -> None:
+        if report is None:
+            return
+        stream = sys.stderr
+        on_terminal = stream.isatty()
+        width = shutil.get_terminal_size((_WIDTH, 24)).columns if on_terminal else _WIDTH
+        color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        stream.write(self.text(report, width=width, color=color))
+        stream.flush()
+
+    def text(self, report: Report, *, width: int = _WIDTH, color: bool = False) -> str:
+        """Returns the report on this audit as text."""
+        from graphlint.report.text import render
+
+        if self._trace is None:
+            return ""
+        text = io.StringIO()
+        render(report, self._trace, text, width=width, color=color)
+        return text.getvalue()
+
+
+def _ending(error: BaseException | None, *, all_steps: bool) -> tuple[Ending, int | None]:
+    match error:
+        case None:
+            return ("steps", None) if all_steps else ("finished", 0)
+        case KeyboardInterrupt():
+            return "interrupt", None
+        case SystemExit():
+            return "exit", error.code if isinstance(error.code, int) else int(error.code is not None)
+        case _:
+            return "error", 1
+
+
+class _OwnFault:
+    """Prints a fault of graphlint's own in its block and lets the user's code go on."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if isinstance(error, GraphlintError):
+            sys.stderr.write(f"graphlint: error: {error}\n")
+            return True
+        sys.stderr.write("".join(traceback.format_exception(error)))
+        sys.stderr.write(
+            "graphlint: error: the audit ended without a report, by a fault of graphlint's own; please "
+            "report it with the text above. Your code goes on.\n"
+        )
+        return True
+
+
+def uncaught_error() -> BaseException | None:
+    """Returns the exception that is ending this process, as far as the interpreter says; None at a prompt."""
+    if sys.flags.interactive or hasattr(sys, "ps1"):
+        return None
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
