@@ -8,6 +8,8 @@ push and pop: the modes above are lifted, and put back in their order.
 
 from typing import TypeAlias
 
+from typing import TypeAlias
+
 import torch
 from torch._C import _len_torch_function_stack
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -17,7 +19,7 @@ Mode: TypeAlias = TorchFunctionMode
 
 def installed_modes() -> list[Mode]:
     """Returns this thread's stack of function modes, bottom first."""
-    return list(_get_current_function_mode_stack())
+    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
 def insert_mode(mode: Mode, *, above: tuple[type[Mode], ...] = ()) -> None:
@@ -45,14 +47,14 @@ def remove_mode(mode: Mode) -> bool:
 
 
 def _lift_all() -> list[Mode]:
-    lifted = [_pop_mode() for _ in range(_len_torch_function_stack())]
+    lifted = [_pop_mode() for _ in range(_len_torch_function_stack())]  # type: ignore[no-untyped-call]
     lifted.reverse()
     return lifted
 
 
 def _put_back(modes: list[Mode]) -> None:
     for mode in modes:
-        _push_mode(mode)
+        _push_mode(mode)  # type: ignore[no-untyped-call]
 
 
 def function_modes_off() -> torch._C.DisableTorchFunction:
