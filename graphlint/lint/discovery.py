@@ -22,7 +22,7 @@ from graphlint.record.header import Capability
 
 RULES_PACKAGE = "graphlint.rules"
 SECTIONS = ("What it does", "Why it matters", "Example", "Use instead", "Known limits")
-"""The headings of a rule's page, in this order, each on a line of its own."""
+"""The headings of a rule's page, in this order, each on a line of its own after `## `."""
 
 _FILE = re.compile(r"(gl\d{3})_([a-z0-9]+(?:_[a-z0-9]+)*)\.py")
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
@@ -109,10 +109,10 @@ def _problems(module: ModuleType, rule: Rule, path: Path) -> Iterator[str]:
 
 
 def _page_problems(page: str) -> Iterator[str]:
-    lines = [line.strip() for line in page.splitlines()]
-    headings = [line.removeprefix("## ") for line in lines if line.removeprefix("## ") in SECTIONS]
+    lines = page.splitlines()
+    headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
     if headings != list(SECTIONS):
-        yield f"the docstring must have the sections {', '.join(SECTIONS)}, each once and in this order"
+        yield f"the docstring must have the sections ## {', ## '.join(SECTIONS)}, in this order and no others"
     if not lines or not lines[0].endswith("."):
         yield "the docstring's first line must be a sentence that says what the rule proves"
 

@@ -88,6 +88,8 @@ def test_loads_sound_rules_in_the_order_of_their_codes(discover):
         (rule_text(page=""), "must have the sections"),
         (rule_text(page=PAGE.replace("## Known limits", "")), "must have the sections"),
         (rule_text(page=PAGE + "\n\n## Example\nAgain."), "must have the sections"),
+        (rule_text(page=PAGE + "\n\n## Notes\nMore."), "must have the sections"),
+        (rule_text(page=PAGE.replace("## Example", "Example")), "must have the sections"),
         (rule_text(page=PAGE.replace("Proves a fault.", "Faults")), "first line"),
     ],
 )
