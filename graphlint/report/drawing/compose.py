@@ -1,0 +1,289 @@
+"""Composes the diagram of one backward: boxes, arrows, losses, data, title and notes.
+
+Imports `record`, `lint` and the other stages of drawing up to `boxes`.
+"""
+
+from collections import Counter
+
+from graphlint.lint.finding import Finding
+from graphlint.record.events import Backward, ModuleCall, Transfer
+from graphlint.record.graph import Graph
+from graphlint.record.identity import ModuleId, Serial
+from graphlint.record.trace import Trace
+from graphlint.report.drawing.boxes import Scene, Stage, crossing
+from graphlint.report.drawing.collapse import MOST_NEIGHBORS, opened, tamed
+from graphlint.report.drawing.diagram import Box, Diagram, Edge, EdgeKind
+from graphlint.report.drawing.inputs import Entry, Makers, entries
+from graphlint.report.drawing.marks import node_marks
+from graphlint.report.drawing.repeats import fold
+from graphlint.report.drawing.structure import Group, Item, Wiring, by_call, forward_order, is_leaf, nodes_of
+from graphlint.report.drawing.subjects import Subject
+from graphlint.report.drawing.touch import Touches
+from graphlint.report.drawing.wording import Words, clip, plural
+
+MOST_INPUTS = 16
+
+
+class Composer:
+    """Makes diagrams of one trace's backwards."""
+
+    def __init__(self, trace: Trace, findings: tuple[Finding, ...]) -> None:
+        self.trace = trace
+        self.words = Words(trace)
+        self.touches = Touches(trace, findings)
+        self.makers = Makers(trace)
+        self.calls = {event.serial: event for event in trace.events if isinstance(event, ModuleCall)}
+        self.backwards = {event.serial: event for event in trace.events if isinstance(event, Backward)}
+
+    def scene(self, backward: Backward, graph: Graph) -> Scene:
+        """Returns what the boxes of one backward are made from."""
+        wiring = Wiring.of(graph)
+        findings = self.touches.at(self.touches.innermost([backward.site]))
+        return Scene(
+            graph=graph,
+            wiring=wiring,
+            marks=node_marks(self.trace, backward, graph, wiring, findings),
+            words=self.words,
+            touches=self.touches,
+            transfers=self.makers.transfers,
+            backwards=self.backwards,
+            call_numbers=_numbers(graph, self.calls),
+        )
+
+    def diagram(self, subject: Subject, boxes: int) -> Diagram:
+        """Returns the collapsed picture of a backward, of about `boxes` boxes."""
+        backward, graph = subject.backward, subject.graph
+        scene = self.scene(backward, graph)
+        order = forward_order(graph, scene.wiring)
+        root = self._tree(scene, order, min(MOST_NEIGHBORS, 4 * boxes))
+        stage = Stage(scene, opened(root.items, boxes, lambda item: _mixed(scene, item)))
+        stage.place(root.items)
+        edges = _Edges()
+        for target, sources in enumerate(scene.wiring.before):
+            for source in sources:
+                if target in stage.at and source in stage.at and not _chained(stage, source, target):
+                    kind: EdgeKind = (
+                        "crossing" if crossing(scene, source) or crossing(scene, target) else "flow"
+                    )
+                    edges.add(stage.at[source], stage.at[target], kind)
+        self._leaves(scene, stage, edges)
+        self._losses(scene, stage, edges, backward)
+        notes = self._data(scene, stage, edges, order)
+        if graph.truncated:
+            notes.append(
+                f"{plural(graph.truncated, 'node')} of this graph were over the limit and not recorded."
+            )
+        hidden = sum(box.nodes for box in stage.boxes if box.kind == "call" and box.nodes > 1)
+        if hidden:
+            notes.append(f"Closed boxes stand for {hidden:,} of the nodes.")
+        return Diagram(
+            title=subject.title,
+            subtitle=self._subtitle(subject),
+            boxes=tuple(stage.boxes),
+            frames=tuple(stage.frames),
+            edges=edges.all(),
+            notes=tuple(notes),
+        )
+
+    def _tree(self, scene: Scene, order: tuple[int, ...], most: int) -> Group:
+        graph = scene.graph
+
+        def same(index: int) -> tuple[object, ...]:
+            node = graph.nodes[index]
+            return (
+                line(index),
+                node.device,
+                scene.marks.marks[index],
+                crossing(scene, index) is not None and index,
+            )
+
+        def line(index: int) -> tuple[object, ...]:
+            frame = self.words.frame(graph.nodes[index].site)
+            return (frame.path, frame.line) if frame is not None else ()
+
+        def look(index: int) -> tuple[object, ...]:
+            node = graph.nodes[index]
+            leaves = tuple(_attribute(self.words, graph, leaf) for leaf in scene.wiring.leaves[index])
+            return node.name, node.custom, node.device, leaves, scene.marks.marks[index]
+
+        def kind(group: Group) -> str:
+            return self.words.module_type(group.call.module) if group.call is not None else group.label
+
+        def function(index: int) -> str:
+            frame = self.words.frame(graph.nodes[index].site)
+            return f"{frame.function} · lines from {frame.first_line}" if frame is not None else "unseen code"
+
+        root = fold(by_call(graph, order, self.calls, same), scene.wiring, look, kind, line)
+        return tamed(root, function, most)
+
+    def _leaves(self, scene: Scene, stage: Stage, edges: "_Edges") -> None:
+        """Adds a box for each leaf that is no module's parameter."""
+        users: dict[int, set[str]] = {}
+        for giver, receiver in scene.graph.edges:
+            if is_leaf(scene.graph, receiver) and giver in stage.at:
+                users.setdefault(receiver, set()).add(stage.at[giver])
+        together: dict[tuple[str, ...], list[int]] = {}
+        for index, keys in users.items():
+            leaf = scene.graph.nodes[index].leaf
+            if leaf is None or self.words.parameter(leaf) is None:
+                together.setdefault(tuple(sorted(keys)), []).append(index)
+        for keys, leaves in together.items():
+            nodes = [scene.graph.nodes[index] for index in leaves]
+            names = [self.words.tensor(node.leaf) if node.leaf is not None else "" for node in nodes]
+            shape = f"leaf {tuple(nodes[0].shape)}" if len(nodes) == 1 else plural(len(nodes), "leaf")
+            key = f"leaf{leaves[0]}"
+            stage.boxes.append(
+                Box(
+                    key=key,
+                    kind="leaf",
+                    title=clip(", ".join(name for name in names if name), 46) or "no variable's name",
+                    lines=(shape,),
+                    device=nodes[0].device,
+                    tooltip=("this backward fills .grad of each", *(name for name in names if name)),
+                )
+            )
+            for user in keys:
+                edges.add(key, user, "flow")
+
+    def _losses(self, scene: Scene, stage: Stage, edges: "_Edges", backward: Backward) -> None:
+        """Adds a box for each tensor on which the backward was called."""
+        frame = self.words.frame(backward.site)
+        scope = frame.function if frame is not None else None
+        roots = scene.graph.roots
+        lines = self.touches.innermost([backward.site])
+        tags = self.touches.at(lines)
+        tip = [self.words.place(each) for each in lines]
+        tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
+        for position, tensor in enumerate(backward.roots[:MOST_INPUTS]):
+            name = self.words.tensor(tensor, scope) or "loss"
+            root = roots[position] if len(roots) == len(backward.roots) else roots[0] if roots else None
+            stage.boxes.append(
+                Box(
+                    key=f"loss{position}",
+                    kind="loss",
+                    title=name,
+                    lines=("the backward starts here",),
+                    tags=tuple(finding.code for finding in tags),
+                    tooltip=tuple(tip),
+                )
+            )
+            if root in stage.at:
+                edges.add(stage.at[root], f"loss{position}", "flow")
+
+    def _data(self, scene: Scene, stage: Stage, edges: "_Edges", order: tuple[int, ...]) -> list[str]:
+        """Adds the data and the cuts that feed the graph; returns what had to be left out."""
+        left = 0
+        shown: dict[object, str] = {}
+        for entry in entries(self.trace, scene.graph, order, self.makers, self.calls):
+            heads = dict.fromkeys(stage.at[index] for index in entry.nodes if index in stage.at)
+            name = self.words.tensor(entry.tensor)
+            if not heads or (entry.cut is None and not name):
+                continue
+            same = (entry.cut_site, name) if entry.cut is not None else entry.tensor
+            key = shown.get(same)
+            if key is None:
+                if len(shown) >= MOST_INPUTS:
+                    left += 1
+                    continue
+                key = shown[same] = f"in{len(shown)}"
+                stage.boxes.append(self._entry(entry, key, name))
+            for head in heads:
+                edges.add(key, head, "cut" if entry.cut is not None else "input")
+        return [f"{plural(left, 'more input')} not shown."] if left else []
+
+    def _entry(self, entry: Entry, key: str, name: str) -> Box:
+        row = self.trace.tensors.get(entry.tensor)
+        device = row.device if row is not None else ""
+        if entry.cut is None:
+            shape = f"{tuple(row.shape)}" if row is not None else ""
+            return Box(
+                key=key,
+                kind="input",
+                title=name,
+                lines=("data " + shape,),
+                device=device,
+                tooltip=("data: takes no gradient",),
+            )
+        frames = self.touches.innermost([entry.cut_site])
+        tags = self.touches.at(frames)
+        how = "under no_grad" if not entry.cut.grad_mode else entry.cut.name.rpartition(".")[2]
+        code = clip(f"{frames[0].line} | {self.words.code(frames[0])}", 46) if frames else ""
+        tip = [self.words.place(frame) for frame in frames]
+        tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
+        return Box(
+            key=key,
+            kind="cut",
+            title=name or "a tensor",
+            lines=(f"cut off here ({how})",),
+            code=code,
+            device=device,
+            marks=("cut",),
+            tags=tuple(finding.code for finding in tags),
+            tooltip=tuple(tip),
+        )
+
+    def _subtitle(self, subject: Subject) -> tuple[str, ...]:
+        backward = subject.backward
+        graph = subject.graph
+        leaves = sum(is_leaf(graph, index) for index in range(len(graph.nodes)))
+        nodes = f"{plural(len(graph.nodes) - leaves, 'node')} and {plural(leaves, 'leaf')}"
+        lines = [f"{subject.place} · {subject.when} · {nodes}"]
+        if backward.error is not None:
+            lines.append(clip(f"raised {backward.error_type}: {backward.error}", 120))
+        elif backward.create_graph:
+            lines.append("create_graph=True: builds a graph of its own and keeps this one")
+        elif backward.retain_graph:
+            lines.append("retain_graph=True: keeps what it walks")
+        else:
+            lines.append("frees what it walks when it ends")
+        return tuple(lines)
+
+
+class _Edges:
+    """Arrows between boxes, each once; a crossing outranks a plain one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], EdgeKind] = {}
+
+    def add(self, tail: str, head: str, kind: EdgeKind) -> None:
+        if tail != head and (kind == "crossing" or (tail, head) not in self._found):
+            self._found[tail, head] = kind
+
+    def all(self) -> tuple[Edge, ...]:
+        return tuple(Edge(tail=tail, head=head, kind=kind) for (tail, head), kind in self._found.items())
+
+
+def _numbers(graph: Graph, calls: dict[Serial, ModuleCall]) -> dict[Serial, tuple[int, int]]:
+    """Returns which of how many calls of its module each outermost call in a graph is."""
+    outer: set[Serial] = set()
+    for node in graph.nodes:
+        call = calls.get(node.call) if node.call is not None else None
+        while call is not None and call.parent in calls:
+            call = calls[call.parent]
+        if call is not None:
+            outer.add(call.serial)
+    totals = Counter(calls[serial].module for serial in outer)
+    seen: Counter[ModuleId] = Counter()
+    numbers: dict[Serial, tuple[int, int]] = {}
+    for serial in sorted(outer):
+        module = calls[serial].module
+        seen[module] += 1
+        numbers[serial] = (seen[module], totals[module])
+    return numbers
+
+
+def _attribute(words: Words, graph: Graph, leaf: int) -> str:
+    tensor = graph.nodes[leaf].leaf
+    parameter = words.parameter(tensor) if tensor is not None else None
+    return parameter.name if parameter is not None else ""
+
+
+def _mixed(scene: Scene, item: Item) -> bool:
+    """Whether some nodes below an item are marked otherwise than others."""
+    return len({scene.marks.marks[index] for index in nodes_of((item,))}) > 1
+
+
+def _chained(stage: Stage, source: int, target: int) -> bool:
+    """Whether an edge joins two bodies of one opened repeat, of which one is drawn."""
+    ours, theirs = stage.bodies.get(source, {}), stage.bodies.get(target, {})
+    return any(theirs.get(key, number) != number for key, number in ours.items())
