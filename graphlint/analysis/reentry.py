@@ -1,4 +1,4 @@
-"""A backward that enters nodes which an earlier backward freed: the whole case, worked out from the record.
+"""A backward that enters nodes which an earlier backward walked: the whole case, worked out from the record.
 
 May import `record` and the rest of `analysis`. Rules put it into words.
 """
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.graphs import BackwardGraph
-from graphlint.record.events import Backward, Op, OptimizerStep
+from graphlint.record.events import Backward, Op, OptimizerStep, Visit
 from graphlint.record.graph import Node
 from graphlint.record.identity import Serial, StorageId, TensorId
 from graphlint.record.tables import Frame
@@ -45,7 +45,10 @@ class Blocker:
 
 
 class Reentry:
-    """One backward's way into a graph that an earlier backward freed."""
+    """One backward's way into a graph that an earlier backward freed.
+
+    Where nothing was freed, into one that an earlier backward walked and kept.
+    """
 
     def __init__(self, facts: "Facts", backward: Backward, graph: BackwardGraph) -> None:
         self._facts = facts
@@ -54,18 +57,22 @@ class Reentry:
 
     @cached_property
     def nodes(self) -> frozenset[int]:
-        """The freed nodes that it enters."""
-        return frozenset(self.graph.freed)
+        """The freed (or else the kept) nodes that it enters."""
+        return frozenset(self._visits)
+
+    @property
+    def _visits(self) -> dict[int, Visit]:
+        return self.graph.freed or self.graph.visits
 
     @cached_property
     def frontier(self) -> tuple[int, ...]:
         """The freed nodes at which it enters."""
-        return tuple(sorted(n for region in self.graph.regions() for n in region.frontier))
+        return tuple(sorted(n for region in self.graph.regions(self._visits) for n in region.frontier))
 
     @cached_property
     def earlier(self) -> Backward | None:
         """The backward that freed them; None when it is not in the record."""
-        freed_by = Counter(self.graph.freed[node].backward for node in self.frontier)
+        freed_by = Counter(self._visits[node].backward for node in self.frontier)
         return self._facts.graphs.by_serial(freed_by.most_common(1)[0][0]) if freed_by else None
 
     @cached_property
@@ -184,7 +191,7 @@ class Reentry:
 
     def _first_sight(self, index: int) -> Node:
         """Returns the node as the backward that freed it saw it, with what it then saved."""
-        visit = self.graph.freed[index]
+        visit = self._visits[index]
         node = self.graph.nodes[index]
         if not node.saves:
             earlier = self._facts.graphs.by_serial(visit.backward)

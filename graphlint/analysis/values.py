@@ -67,6 +67,17 @@ class Values:
         """Returns the events up to `before` that made the tensor or wrote to its memory, in time order."""
         return tuple(self._producers(tensor, before))
 
+    def makers(self, tensor: TensorId) -> tuple[Producer, ...]:
+        """Returns the events whose result the tensor is, at any time."""
+        return tuple(self._made.get(tensor, ()))
+
+    def same_memory(self, one: TensorId, other: TensorId) -> bool:
+        """Tells whether two tensors are of one shape and lie in the same storage."""
+        rows = self._trace.tensors.get(one), self._trace.tensors.get(other)
+        if rows[0] is None or rows[1] is None:
+            return False
+        return rows[0].storage == rows[1].storage and rows[0].shape == rows[1].shape
+
     def producer(self, tensor: TensorId, before: Serial) -> Producer | None:
         """Returns the last event up to `before` that made the tensor or wrote to its memory."""
         found = self.producers(tensor, before)

@@ -37,11 +37,12 @@ from collections.abc import Iterator
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.failures import met_freed_graph
 from graphlint.analysis.reentry import Built, Reentry
-from graphlint.analysis.wording import counted, listed, place
+from graphlint.analysis.reentry_words import ReentryWords
+from graphlint.analysis.wording import counted, listed
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import label
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.events import Backward, OptimizerStep
+from graphlint.record.events import Backward
 from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
@@ -83,13 +84,13 @@ class _Story:
         self._case = case
         self._frame = frame
         self._call = facts.wording.backward(case.backward)
-        self._loss = facts.wording.loss(case.backward)
+        self._words = ReentryWords(facts, case, frame)
 
     def occurrence(self) -> Occurrence:
         return Occurrence(
             message=self._message(),
             labels=tuple(self._labels()),
-            fix=" ".join(part for part in (self._remedy(), self._retaining()) if part),
+            fix=" ".join(part for part in (self._words.remedy(), self._words.retaining()) if part),
             step=self._facts.steps.step_of(self._case.backward.serial),
             last_step=self._facts.steps.last_step(self._case.backward.serial),
         )
@@ -126,20 +127,22 @@ class _Story:
                 yield label(parted[0], "freed by way of this call")
 
     def _built(self, built: Built) -> Iterator[Label]:
-        frame = self._place(built)
+        outlives = self._case.kind in {"carried", "kept"}
+        # What outlives a pass is known best where it was made, deeper than the line in the loop.
+        frame = built.inner if outlives else built.frame
         names = [self._facts.names.tensor_name(tensor, frame.function) for tensor in built.tensors]
         named = [f"`{name}`" for name in dict.fromkeys(names) if name is not None]
         what = f", {listed(named)}" if named else ""
         yield label(frame, f"built here: {counted(len(built.nodes), 'node')}{what}")
+        if self._case.kind == "carried" and built.frame != frame:
+            yield label(built.frame, "built by way of this call")
         if self._case.kind == "kept":
-            words = frozenset(name for name in names if name is not None)
-            line = self._facts.sources.store_line(frame, words)
+            statement = self._facts.sources.statement(frame.path, frame.line)
+            words = {name for name in names if name is not None}
+            words.update(statement.targets if statement is not None else ())
+            line = self._facts.sources.store_line(frame, frozenset(words))
             if line is not None and line != frame.line:
                 yield Label(path=frame.path, line=line, text="kept here for later steps")
-
-    def _place(self, built: Built) -> Frame:
-        """Returns the line to show: what outlives a pass is best known where it was made."""
-        return built.inner if self._case.kind in {"carried", "kept"} else built.frame
 
     def _consequence(self) -> str:
         missing = self._without_gradient()
@@ -164,142 +167,6 @@ class _Story:
     def _when(self, earlier: Backward) -> str:
         then = self._facts.steps.step_of(earlier.serial)
         return f" (step {then})" if then is not None else ""
-
-    def _remedy(self) -> str:
-        match self._case.kind:
-            case "same-loss":
-                return self._mend_same_loss()
-            case "carried":
-                return self._mend_carried()
-            case "kept":
-                return self._mend_kept()
-            case "shared":
-                return self._mend_shared()
-
-    def _mend_same_loss(self) -> str:
-        earlier = self._case.earlier
-        at = self._facts.graphs.frame(earlier.site) if earlier is not None else None
-        if at is not None and (at.path, at.line) != (self._frame.path, self._frame.line):
-            return (
-                f"call backward once on this loss: drop either the call at {place(at, near=self._frame)} or "
-                f"the one at line {self._frame.line}."
-            )
-        return f"{self._anew()} before each call of {self._call}."
-
-    def _anew(self) -> str:
-        """Returns "compute `loss` anew (lines 18 to 20)"."""
-        lines = sorted(
-            {built.frame.line for built in self._case.lines if built.frame.path == self._frame.path}
-        )
-        if not lines:
-            return f"compute {self._loss} anew"
-        where = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
-        return f"compute {self._loss} anew ({where})"
-
-    def _mend_carried(self) -> str:
-        what = self._handed_on()
-        if self._case.steps_between:
-            return f"detach {what} before the next pass uses it, so that each pass has a graph of its own."
-        return (
-            f"detach {what} before the next pass uses it, so that each pass has a graph of its own; or "
-            f"add up the losses of all passes and call backward once."
-        )
-
-    def _handed_on(self) -> str:
-        """Returns the words for what a pass hands on: the tensor's name, or what the line assigns to."""
-        built = self._case.entrances[0] if self._case.entrances else None
-        if built is None:
-            return "what one pass hands on to the next"
-        statement = self._facts.sources.statement(built.inner.path, built.inner.line)
-        where = place(built.inner, near=self._frame)
-        attributes = [t for t in statement.targets if "." in t or "[" in t] if statement is not None else []
-        if attributes:
-            return f"{listed([f'`{target}`' for target in attributes])} ({where})"
-        names = [self._facts.names.tensor_name(tensor, built.inner.function) for tensor in built.tensors]
-        named = [f"`{name}`" for name in names if name is not None]
-        return f"{listed(named)} ({where})" if named else f"what {where} hands on"
-
-    def _mend_kept(self) -> str:
-        built = self._case.entrances[0] if self._case.entrances else None
-        if built is None:
-            return f"{self._anew()} in each step."
-        names = [self._facts.names.tensor_name(tensor, built.inner.function) for tensor in built.tensors]
-        named = [f"`{name}`" for name in names if name is not None]
-        where = place(built.inner, near=self._frame)
-        what = f"{listed(named)} ({where})" if named else f"what {where} computes"
-        if self._case.trained_by_earlier(self._case.leaves) is False:
-            held = self._facts.wording.owners(sorted(self._case.leaves))
-            steppers = listed([self._facts.wording.step(step) for step in self._case.users])
-            return f"detach {what}: {steppers} doesn't train {held}, which lies behind it."
-        return (
-            f"compute {what} again in each step instead of keeping it: what it depends on is being trained."
-        )
-
-    def _mend_shared(self) -> str:
-        if not self._case.steps_between and self._case.earlier is not None:
-            first = self._facts.wording.loss(self._case.earlier)
-            both = f"{first} and {self._loss}" if first != self._loss else "the two losses"
-            return f"add {both} and call backward once: no optimizer steps between the two calls."
-        calls = self._calls(self._case.entrances)
-        where = self._after()
-        if not self._case.behind:
-            return f"call {calls} again {where} and build {self._loss} from that."
-        if (
-            self._case.trained_by_earlier(self._case.leaves_behind) is False
-            and self._case.earlier is not None
-        ):
-            first = self._facts.wording.loss(self._case.earlier)
-            held = self._facts.wording.owners(sorted(self._case.leaves_behind))
-            return (
-                f"build {first} from {self._detached()}, as it isn't there to train {held}; then call "
-                f"{calls} again {where}, not detached, and build {self._loss} from that."
-            )
-        lines = sorted({built.frame.line for built in self._case.behind})
-        also = listed([str(line) for line in lines], limit=6)
-        word, those = ("line", "that") if len(lines) == 1 else ("lines", "those")
-        return (
-            f"call {calls} again {where} and build {self._loss} from that; its input comes from {word} "
-            f"{also}, whose graph was freed as well, so run {those} again before it."
-        )
-
-    def _calls(self, entrances: tuple[Built, ...]) -> str:
-        spelled = []
-        for built in entrances:
-            quoted = self._facts.wording.call_at(built.frame)
-            spelled.append(quoted or f"what {place(built.frame, near=self._frame)} does")
-        return listed(spelled)
-
-    def _detached(self) -> str:
-        scope = self._frame.function
-        names = [self._facts.names.tensor_name(tensor, scope) for tensor in self._case.handed_over]
-        named = [f"`{name}.detach()`" for name in dict.fromkeys(names) if name is not None]
-        return listed(named) if named else "a detached input"
-
-    def _after(self) -> str:
-        """Returns "after line 66": the last step between, or else the backward that freed the graph."""
-        last = self._case.steps_between[-1] if self._case.steps_between else self._case.earlier
-        site = last.site if last is not None else None
-        frame = self._facts.graphs.common_frame(site, self._case.backward.site)
-        return f"after {place(frame, near=self._frame)}" if frame is not None else "before it"
-
-    def _retaining(self) -> str:
-        """Returns whether retain_graph=True would have helped, as far as the record proves it."""
-        if self._case.earlier is None or not self._case.needs_known:
-            return ""
-        if self._case.blockers:
-            blocker = self._case.blockers[0]
-            event = blocker.event
-            at = self._facts.wording.at(event.site, near=self._frame)
-            call = (
-                self._facts.wording.step(event)
-                if isinstance(event, OptimizerStep)
-                else (self._facts.wording.call_of(event.site) or "a write")
-            )
-            return (
-                f"retain_graph=True would not help: {call}{at} changes "
-                f"{self._facts.names.tensor(blocker.tensor)} in place, which the retained graph needs."
-            )
-        return ""
 
 
 _BAD = Example(
