@@ -56,7 +56,7 @@ def move(facts: "Facts", transfer: Transfer) -> Move | None:
 
 
 def bare(facts: "Facts", tensor: TensorId, frame: Frame) -> str | None:
-    """Returns the name by which a reader of `frame` knows a tensor, without backticks; None when it has none."""
+    """Returns the name by which a reader of `frame` knows a tensor, without backticks; None if nameless."""
     return facts.names.tensor_name(tensor, frame.function)
 
 
@@ -73,12 +73,9 @@ def called(facts: "Facts", move: Move) -> str:
 
 def sized(count: int) -> str:
     """Returns "96 bytes", "1.2 KB", "4 MB"."""
-    size = float(count)
-    for unit in _UNITS[:-1]:
-        if size < _STEP:
-            break
-        size /= _STEP
-    else:
-        unit = _UNITS[-1]
-    number = f"{size:.1f}".removesuffix(".0")
-    return f"{number} {unit}" if unit != "bytes" or count != 1 else "1 byte"
+    if count == 1:
+        return "1 byte"
+    size, unit = float(count), 0
+    while size >= _STEP and unit < len(_UNITS) - 1:
+        size, unit = size / _STEP, unit + 1
+    return f"{size:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"

@@ -1,0 +1,234 @@
+"""An operation met tensors on different devices, and torch refused it.
+
+## What it does
+
+Explains torch's error about devices: which argument was on which device, which one was left behind, and
+where it was made, moved or passed in last.
+
+## Why it matters
+
+Torch names two devices and an internal function, and stops in the line where the tensors met. The line to
+change is usually another one: where a tensor was made on the host, was moved for another purpose, or took
+the place of the one that should have been passed.
+
+## Example
+
+    model = Model().to("cuda")
+    noise = torch.randn(8, 32)
+    images = model(noise)
+
+## Use instead
+
+    model = Model().to("cuda")
+    noise = torch.randn(8, 32, device="cuda")
+    images = model(noise)
+
+## Known limits
+
+After the first steps operations are not recorded one by one; then the tensors that the line names are all
+that is known.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from graphlint.analysis.devices_mismatch import Left, Mismatch, find_mismatch
+from graphlint.analysis.facts import Facts
+from graphlint.analysis.wording import listed, place
+from graphlint.lint.finding import Label, Occurrence
+from graphlint.lint.rule import Example, Rule
+from graphlint.record.tables import Frame
+
+_LABELS = 8
+
+
+def check(facts: Facts) -> Iterator[Occurrence]:
+    """Yields the mismatch that ended the run, if one did."""
+    found = find_mismatch(facts)
+    if found is None:
+        return
+    left = found.left
+    names = listed([_spelled(item) for item in left])
+    be, wrong = ("is" if len(left) == 1 else "are"), listed(sorted({item.device for item in left}))
+    met = f" in {_inside(found)}" if found.raised != found.blamed else ""
+    what = f"{found.holder} lies on {found.wanted}" if found.holder else f"the rest lies on {found.wanted}"
+    yield Occurrence(
+        message=f"{names} {be} on {wrong} while {what}: they meet{met} and torch raises.",
+        labels=tuple(dict.fromkeys(_labels(found)))[:_LABELS],
+        fix=_fix(found),
+        step=facts.steps.step_of(found.serial),
+        cause=("mismatch", found.blamed.path, found.blamed.line),
+    )
+
+
+def _spelled(left: Left) -> str:
+    return f"`{left.name}`" if left.name is not None else left.described
+
+
+def _inside(found: Mismatch) -> str:
+    return f"`{found.raised.function}` ({place(found.raised, near=found.blamed)})"
+
+
+def _labels(found: Mismatch) -> Iterator[Label]:
+    blamed = [item for item in found.left if item.passed]
+    text = f"{listed([_spelled(item) for item in blamed or found.left])} on {found.left[0].device}, "
+    yield _label(
+        found.blamed, f"{text}passed in here" if blamed else f"{text}meets {found.wanted} here: torch raises"
+    )
+    if found.raised != found.blamed:
+        yield _label(found.raised, f"meets {found.wanted} here: torch raises")
+    for item in found.left:
+        for frame in item.asked[-2:]:
+            yield _label(frame, f"{_spelled(item)} was put on {item.device} here")
+        for frame in item.made[-2:]:
+            yield _label(frame, f"{_spelled(item)} was made on {item.device} here")
+    for frame in found.moved:
+        yield _label(frame, f"{found.holder or 'the module'} was moved to {found.wanted} here")
+
+
+def _fix(found: Mismatch) -> str:
+    """Returns the remedy: what to move where, and the line to do it on."""
+    first = found.left[0]
+    if first.parameter:
+        return f"Move the module to {found.wanted} before the loop: `.to({found.wanted!r})`."
+    if first.held:
+        name = first.name.removeprefix("self.") if first.name is not None else "name"
+        return (
+            f"Register it in the module's __init__, `self.register_buffer({name!r}, ...)`: a module that is moved "
+            f"takes its buffers along, a plain attribute stays behind."
+        )
+    names = listed([_spelled(item) for item in found.left])
+    asked, made = _at(found.left, "asked"), _at(found.left, "made")
+    if asked:
+        return f"Put {names} on {found.wanted} instead: `.to({found.wanted!r})` on {asked}."
+    if made and not first.passed:
+        return f"Make {names} on {found.wanted}: `device=` on {made}."
+    if made:
+        return f"Put {names} on {found.wanted}, where {made} makes them, or at {place(found.blamed)}."
+    return f"Put {names} on {found.wanted} before {place(found.blamed)}: `.to({found.wanted!r})`."
+
+
+def _at(left: Sequence[Left], which: str) -> str:
+    frames: list[Frame] = [frame for item in left for frame in getattr(item, which)[-1:]]
+    lines = sorted({frame.line for frame in frames})
+    if not lines:
+        return ""
+    return f"{'line' if len(lines) == 1 else 'lines'} {listed([str(line) for line in lines])}"
+
+
+def _label(frame: Frame, text: str) -> Label:
+    return Label(path=frame.path, line=frame.line, text=text)
+
+
+_PASSED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+model.to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+for step in range(3):
+    x = torch.randn(4, 8)
+    loss = model(x).square().mean()  # <- GL404
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+_HELD = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Shifted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        table = torch.zeros(16, 8)
+        self.table = table
+
+    def forward(self, x):
+        return self.layer(x) + self.table[: x.size(0)]  # <- GL404
+
+
+model = Shifted().to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+_TARGET = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 3).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+
+for step in range(3):
+    x, y = torch.randn(4, 8), torch.randint(0, 3, (4,))
+    logits = model(x.to("cuda"))
+    loss = criterion(logits, y)  # <- GL404
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+_ALL_MOVED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 3).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.CrossEntropyLoss()
+
+for step in range(3):
+    x, y = torch.randn(4, 8), torch.randint(0, 3, (4,))
+    loss = criterion(model(x.to("cuda")), y.to("cuda")) * torch.tensor(0.5)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+_OTHER_ERROR = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 3).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+for step in range(3):
+    loss = model(torch.randn(4, 8, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 1:
+        torch.randn(4, 8, device="cuda") @ torch.randn(4, 8, device="cuda")
+"""
+
+RULE = Rule(
+    code="GL404",
+    name="device-mismatch",
+    severity="error",
+    since="0.1",
+    needs=(),
+    check=check,
+    bad=(
+        Example(title="noise left on the host", code=_PASSED, simulate=("cuda",), raises="same device"),
+        Example(title="a plain attribute stays behind", code=_HELD, simulate=("cuda",), raises="same device"),
+        Example(title="the target left on the host", code=_TARGET, simulate=("cuda",), raises="same device"),
+    ),
+    good=(
+        Example(title="everything moved, and a number that may mix", code=_ALL_MOVED, simulate=("cuda",)),
+        Example(title="an error about shapes", code=_OTHER_ERROR, simulate=("cuda",), raises="shapes"),
+    ),
+)
