@@ -36,7 +36,7 @@ _METADATA_GETTERS = """
 """
 _METADATA_METHODS = """
     size dim numel stride is_contiguous element_size __len__ ndimension nelement storage_offset data_ptr
-    untyped_storage get_device is_floating_point is_complex is_inference is_shared is_signed register_hook type
+    untyped_storage get_device is_floating_point is_complex is_inference is_shared is_signed register_hook
     __hash__ backward requires_grad_ retain_grad has_names dim_order is_pinned _is_view is_same_size __dir__
     __reduce_ex__ __setstate__ __deepcopy__
 """
