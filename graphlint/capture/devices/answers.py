@@ -19,10 +19,10 @@ def handlers() -> dict[Any, Handler]:
     """Returns the handlers of this module, by the function that each answers."""
     tensor = torch.Tensor
     table: dict[Any, Handler] = {
-        tensor.device.__get__: _device,
-        tensor.is_cuda.__get__: _is_cuda,
-        tensor.is_cpu.__get__: _is_cpu,
-        tensor.grad.__get__: _grad,
+        _getter("device"): _device,
+        _getter("is_cuda"): _is_cuda,
+        _getter("is_cpu"): _is_cpu,
+        _getter("grad"): _grad,
         tensor.get_device: _get_device,
         torch.get_device: _get_device,
         tensor.numpy: _numpy,
@@ -42,6 +42,11 @@ def handlers() -> dict[Any, Handler]:
         if name.startswith(_FOREACH):
             table[getattr(torch, name)] = _foreach
     return table
+
+
+def _getter(name: str) -> Any:
+    """Returns what torch passes to a function mode when an attribute is read; a new object each time."""
+    return getattr(torch.Tensor, name).__get__
 
 
 def _device(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:  # noqa: ARG001
@@ -103,8 +108,8 @@ def _refuse_host(mode: SimulationMode, tensor: torch.Tensor) -> None:
     label = mode.label(tensor)
     if label is not None and label.certain and label.device != "cpu":
         raise TypeError(
-            f"can't convert {label.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
-            "host memory first."
+            f"can't convert {label.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+            "to host memory first."
         )
 
 
@@ -112,8 +117,10 @@ def _repr(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[
     if mode.device_of(args[0]) == "cpu" or type(args[0]) not in {torch.Tensor, torch.nn.Parameter}:
         return str(func(*args, **kwargs))
     with mode.enabled():
-        text = tensor_text(args[0], **kwargs)
-    return f"Parameter containing:\n{text}" if isinstance(args[0], torch.nn.Parameter) else text
+        text = str(tensor_text(args[0], **kwargs))  # type: ignore[no-untyped-call]
+    heading = "Parameter containing:\n"
+    is_parameter = isinstance(args[0], torch.nn.Parameter)
+    return heading + text if is_parameter and not text.startswith(heading) else text
 
 
 def _format(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -189,8 +196,7 @@ def _pack_padded(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs
 
 
 def _dtype_word(tensor: torch.Tensor) -> str:
-    word = tensor.type().rpartition(".")[2].removesuffix("Tensor")
-    return word
+    return tensor.type().rpartition(".")[2].removesuffix("Tensor")
 
 
 def _nothing(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Code of the user that autograd calls back sees the devices too; imports torch.
 
-torch takes a function mode off while it handles a call. Hooks on saved tensors run inside such calls, and a whole
-backward runs inside `Tensor.backward`: custom backwards, gradient hooks, checkpointing's second forward. The patches
-here put the mode back for them, and label the gradients that the engine hands out.
+torch takes a function mode off while it handles a call. Hooks on saved tensors run inside such calls, and a
+whole backward runs inside `Tensor.backward`: custom backwards, gradient hooks, checkpointing's second
+forward. The patches here put the mode back for them, and label the gradients that the engine hands out.
 """
 
 from collections.abc import Callable

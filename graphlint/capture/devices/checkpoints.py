@@ -1,8 +1,8 @@
 """Saving and loading under simulation; imports torch.
 
-A checkpoint that is saved under simulation says "cpu" for every tensor, so that plain torch on a CPU can load it.
-Where each was is remembered for as long as the simulation runs, by the file it went to; a tensor from a file
-of which nothing is remembered answers "cpu" and mixes with everything.
+A checkpoint that is saved under simulation says "cpu" for every tensor, so that plain torch on a CPU can
+load it. Where each was is remembered for as long as the simulation runs, by the file it went to; a tensor
+from a file of which nothing is remembered answers "cpu" and mixes with everything.
 """
 
 import os
@@ -80,7 +80,7 @@ def _patch_save(patches: Patches, mode: SimulationMode, files: _Files) -> None:
             untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
             label = mode.table.get_storage(untyped)
             files.saving.setdefault(untyped._cdata, "cpu" if label is None else label.device)
-        return real_tag(storage)
+        return str(real_tag(storage))
 
     patches.set(torch, "save", save)
     patches.set(torch.serialization, "save", save)
@@ -132,12 +132,12 @@ def _restore(mode: SimulationMode, map_location: Any, storage: Any, location: st
 def _place(mode: SimulationMode, storage: Any, location: str, *, sure: bool) -> Any:
     device = torch.device(location)
     if device.type not in {"cpu", "cuda"}:
-        return torch.serialization.default_restore_location(storage, location)
+        return torch.serialization.default_restore_location(storage, location)  # type: ignore[no-untyped-call]
     if device.type == "cuda" and (device.index or 0) >= mode.machine.count:
         raise RuntimeError(
-            f"Attempting to deserialize object on CUDA device {device.index} but torch.cuda.device_count() is "
-            f"{mode.machine.count}. Please use torch.load with map_location to map your storages to an existing "
-            "device."
+            f"Attempting to deserialize object on CUDA device {device.index} but torch.cuda.device_count() "
+            f"is {mode.machine.count}. Please use torch.load with map_location to map your storages to an "
+            "existing device."
         )
     untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
     if device.type == "cuda":

@@ -1,8 +1,8 @@
 """What `torch.cuda` and `torch.accelerator` answer under simulation; imports torch.
 
 Streams run at once, so everything that waits has nothing to wait for. Memory figures count the storages on
-the simulated device. The random state of a device is a generator of its own that nothing draws from: numbers "on
-the GPU" come from the CPU's generator, so that a run has the values of a plain CPU run.
+the simulated device. The random state of a device is a generator of its own that nothing draws from:
+numbers "on the GPU" come from the CPU's generator, so that a run has the values of a plain CPU run.
 """
 
 import time
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -56,14 +56,14 @@ class Stream:
     """A queue of work that is done as soon as it is given."""
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: object) -> None:  # noqa: ARG002
-        index = torch.cuda.current_device() if device is None else torch.cuda._get_simulated_index(device)
+        index = torch.cuda._utils._get_device_index(device, optional=True)
         self.device = torch.device("cuda", index)
         self.device_index = index
         self.priority = priority
         self.cuda_stream = 0
         self.stream_id = 0
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -101,7 +101,6 @@ def patch_cuda(patches: Patches, mode: SimulationMode) -> None:
     start = {"_lazy_init": _nothing, "_lazy_call": _call_now, "is_initialized": _yes, "init": _nothing}
     answers = {**start, **_queries(mode), **_device_choice(mode), **_work()}
     memory = {**start, **_memory(mode)}
-    patches.set(torch.cuda, "_get_simulated_index", mode.machine.index)
     patches.set(torch.cuda, "_initialized", value=True)
     patches.set(torch.cuda, "default_generators", generators)
     for owner in (torch.cuda, torch.cuda.random):
@@ -138,7 +137,9 @@ def _queries(mode: SimulationMode) -> dict[str, Callable[..., Any]]:
         "get_device_properties": properties,
         "get_device_capability": lambda device=None: (properties(device).major, properties(device).minor),
         "get_arch_list": lambda: ["sm_80"],
-        "can_device_access_peer": lambda device, peer_device: machine.index(device) != machine.index(peer_device),
+        "can_device_access_peer": lambda device, peer_device: (
+            machine.index(device) != machine.index(peer_device)
+        ),
         "is_bf16_supported": _yes,
         "is_tf32_supported": _yes,
         "is_current_stream_capturing": _no,
@@ -203,6 +204,9 @@ def _memory(mode: SimulationMode) -> dict[str, Callable[..., Any]]:
     def reset(device: Any = None) -> None:
         table.reset_peak(name(device))
 
+    def summary(device: Any = None, *args: object, **kwargs: object) -> str:  # noqa: ARG001 (abbreviated)
+        return f"{name(device)}: {now(device)} bytes allocated"
+
     def stats(device: Any = None) -> OrderedDict[str, int]:
         return OrderedDict(
             (f"{kind}_bytes.all.{when}", count(device))
@@ -226,7 +230,7 @@ def _memory(mode: SimulationMode) -> dict[str, Callable[..., Any]]:
         **peaks,
         **resets,
         "memory_stats": stats,
-        "memory_summary": lambda device=None, abbreviated=False: f"{name(device)}: {now(device)} bytes allocated",  # noqa: ARG005
+        "memory_summary": summary,
         "mem_get_info": lambda device=None: (TOTAL_BYTES - now(device), TOTAL_BYTES),
         "memory_snapshot": lambda *args, **kwargs: [],  # noqa: ARG005
         "empty_cache": _nothing,
@@ -250,6 +254,7 @@ def _patch_accelerator(patches: Patches, mode: SimulationMode) -> None:
             "current_device_idx": choice["current_device"],
             "set_device_index": choice["set_device"],
             "set_device_idx": choice["set_device"],
+            "device_index": torch.cuda.device,
             "synchronize": _nothing,
             "current_stream": lambda device=None: Stream(device),
             "set_stream": _nothing,

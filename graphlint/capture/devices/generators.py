@@ -10,10 +10,10 @@ from graphlint.capture.devices.machine import Machine
 def make_generator_type(machine: Machine) -> type[torch.Generator]:
     """Returns the class that stands in for `torch.Generator`.
 
-    It makes plain generators for the CPU, and for a GPU generators that draw what a CPU generator of the same seed
-    draws. Every generator of torch's own is an instance of it too.
+    It makes plain generators for the CPU, and for a GPU generators that draw what a CPU generator of the
+    same seed draws. Every generator of torch's own is an instance of it too.
     """
-    real = torch.Generator
+    real: Any = torch.Generator
 
     class _GeneratorType(type(real)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: object) -> bool:
@@ -22,7 +22,7 @@ def make_generator_type(machine: Machine) -> type[torch.Generator]:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, real)
 
-    class Generator(real, metaclass=_GeneratorType):  # type: ignore[misc,valid-type]
+    class Generator(real, metaclass=_GeneratorType):  # type: ignore[misc]
         def __new__(cls, device: Any = "cpu") -> Any:
             name = machine.name(device)
             if not name.startswith("cuda"):
@@ -33,7 +33,8 @@ def make_generator_type(machine: Machine) -> type[torch.Generator]:
 
         @property
         def device(self) -> torch.device:
-            return self._simulated_device
+            device: torch.device = self._simulated_device
+            return device
 
     Generator.__qualname__ = real.__qualname__
     Generator.__module__ = real.__module__

@@ -1,9 +1,9 @@
 """Which simulated device a tensor is on: labels that sit on storages; imports torch alone.
 
-A label belongs to the storage and not to the tensor, because views, `detach()`, `.data`, a `Parameter` made of a
-tensor and `Module.to` (which sets `.data` on the same object) all share or change storages. A storage is known
-by its address, which stays its own as long as a weak reference to it is held; the weak reference frees the
-memory of the values as usual. An unlabelled storage is on the CPU.
+A label belongs to the storage and not to the tensor, because views, `detach()`, `.data`, a `Parameter` made
+of a tensor and `Module.to` (which sets `.data` on the same object) all share or change storages. A storage
+is known by its address, which stays its own as long as a weak reference to it is held; the weak reference
+frees the memory of the values as usual. An unlabelled storage is on the CPU.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ PRUNE_EVERY = 512
 class Label:
     """Where a storage is, as the script sees it.
 
-    An uncertain label belongs to a tensor whose birth wasn't seen: a gradient handed to a custom `backward`, or
-    a tensor out of a checkpoint that says only "cpu". It answers with `device` and mixes with everything.
+    An uncertain label belongs to a tensor whose birth wasn't seen: a gradient handed to a custom `backward`,
+    or a tensor out of a checkpoint that says only "cpu". It answers with `device` and mixes with everything.
     """
 
     device: str
@@ -89,14 +89,14 @@ class LabelTable:
             if torch.UntypedStorage._expired(address):
                 del self._labels[address]
                 del self._bytes[address]
-                torch.UntypedStorage._free_weak_ref(address)
+                torch.UntypedStorage._free_weak_ref(address)  # type: ignore[no-untyped-call]
         self._until_prune = max(PRUNE_EVERY, len(self._labels))
 
     def clear(self) -> None:
         """Forgets every label and frees every weak reference."""
         labels, self._labels, self._bytes = self._labels, {}, {}
         for address in labels:
-            torch.UntypedStorage._free_weak_ref(address)
+            torch.UntypedStorage._free_weak_ref(address)  # type: ignore[no-untyped-call]
 
     def bytes_on(self, device: str) -> int:
         """Returns the bytes of the live storages on `device`."""

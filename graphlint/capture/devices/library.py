@@ -15,11 +15,13 @@ import torch.nn.utils.clip_grad
 import torch.optim.swa_utils
 import torch.utils._device
 import torch.utils._foreach_utils
+import torch.utils.dlpack
 
-from graphlint.capture.devices.labels import tensors_in
+from graphlint.capture.devices.labels import Label, tensors_in
 from graphlint.capture.devices.legacy import parse_type
 from graphlint.capture.devices.mode import SimulationMode, joint_label
 from graphlint.capture.devices.patches import Patches
+from graphlint.capture.modes import installed_modes
 
 
 def patch_library(patches: Patches, mode: SimulationMode) -> None:
@@ -30,6 +32,7 @@ def patch_library(patches: Patches, mode: SimulationMode) -> None:
     _patch_data_parallel(patches, mode)
     _patch_threads(patches, mode)
     _patch_backends(patches)
+    _patch_makers(patches, mode)
 
 
 def _patch_optimizers(patches: Patches, mode: SimulationMode) -> None:
@@ -45,7 +48,7 @@ def _patch_optimizers(patches: Patches, mode: SimulationMode) -> None:
         groups: dict[Any, Any] = {}
         for (_, dtype), (lists, indices) in real(tensorlistlist, with_indices).items():
             for position, tensor in enumerate(lists[0]):
-                key = (torch.device(mode.device_of(tensor)), dtype)
+                key = (torch.device("cpu" if tensor is None else mode.device_of(tensor)), dtype)
                 kept_lists, kept_indices = groups.setdefault(key, ([[] for _ in lists], []))
                 for kept, given in zip(kept_lists, lists, strict=True):
                     if given:
@@ -64,7 +67,11 @@ def _patch_optimizers(patches: Patches, mode: SimulationMode) -> None:
 
 
 def _patch_default_device(patches: Patches, mode: SimulationMode) -> None:
-    """Lets torch's own device context name a simulated device: below the simulation it means the CPU."""
+    """Lets torch's own device context name a simulated device.
+
+    Above the simulation on the stack (`with torch.device("cuda")`) it is left to ask for the device; below it
+    (`set_default_device`), and inside a call that is being computed already, it means the CPU.
+    """
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
@@ -76,9 +83,10 @@ def _patch_default_device(patches: Patches, mode: SimulationMode) -> None:
             self.device.type == "cuda"
             and func in torch.utils._device._device_constructors()
             and kwargs.get("device") is None
+            and mode not in installed_modes()
         ):
             kwargs["device"] = "cpu"
-        return real(self, func, types, args, kwargs)
+        return real(self, func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
     patches.set(context, "__torch_function__", below)
     real_set = torch.set_default_tensor_type
@@ -133,17 +141,23 @@ def _patch_data_parallel(patches: Patches, mode: SimulationMode) -> None:
         tensor: torch.Tensor, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, ...]:
         places = devices_of(devices)
-        chunks = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(places), dim)
+        chunks = (
+            torch.split(tensor, chunk_sizes, dim) if chunk_sizes else torch.chunk(tensor, len(places), dim)
+        )
         return tuple(chunk.to(place) for chunk, place in zip(chunks, places, strict=False))
 
-    def gather(tensors: Sequence[torch.Tensor], dim: int = 0, destination: Any = None, **_: Any) -> torch.Tensor:
+    def gather(
+        tensors: Sequence[torch.Tensor], dim: int = 0, destination: Any = None, **_: Any
+    ) -> torch.Tensor:
         place = "cpu" if destination == -1 else name("cuda" if destination is None else destination)
         return torch.cat([tensor.to(place) for tensor in tensors], dim)
 
     def broadcast(tensor: torch.Tensor, devices: Any = None, **_: Any) -> tuple[torch.Tensor, ...]:
         return tuple(tensor.to(place) for place in devices_of(devices))
 
-    def broadcast_coalesced(tensors: Sequence[torch.Tensor], devices: Any, *_: Any) -> list[list[torch.Tensor]]:
+    def broadcast_coalesced(
+        tensors: Sequence[torch.Tensor], devices: Any, *_: Any
+    ) -> list[list[torch.Tensor]]:
         return [[tensor.to(place) for tensor in tensors] for place in devices_of(devices)]
 
     def reduce_add(inputs: Sequence[torch.Tensor], destination: Any = None) -> torch.Tensor:
@@ -193,3 +207,29 @@ def _patch_backends(patches: Patches) -> None:
             "is_acceptable": lambda tensor: False,  # noqa: ARG005
         },
     )
+
+
+def _patch_makers(patches: Patches, mode: SimulationMode) -> None:
+    """Labels what is made by functions that no function mode sees."""
+
+    def seen(real: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(real)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            return mode.compute(real, args, kwargs, check=False)
+
+        return make
+
+    patches.set(torch.nested, "nested_tensor", seen(torch.nested.nested_tensor))
+    real_import = torch.utils.dlpack.from_dlpack
+
+    @wraps(real_import)
+    def from_dlpack(ext_tensor: Any, **kwargs: Any) -> torch.Tensor:
+        result = real_import(ext_tensor, **kwargs)
+        label = (
+            mode.label(ext_tensor) if isinstance(ext_tensor, torch.Tensor) else Label("cpu", certain=False)
+        )
+        mode.adopt((result,), label)
+        return result
+
+    patches.set(torch, "from_dlpack", from_dlpack)
+    patches.set(torch.utils.dlpack, "from_dlpack", from_dlpack)

@@ -13,8 +13,8 @@ _NAME = re.compile(r"cuda(?::(\d{1,2}))?")
 _BAD_ORDINAL = (
     "CUDA error: invalid device ordinal\n"
     "GPU device may be out of range, do you have enough GPUs?\n"
-    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
-    "be incorrect.\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    "might be incorrect.\n"
     "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
@@ -30,7 +30,9 @@ def parse_names(names: Sequence[str]) -> int:
     """
     right = 'right are "cuda" (the same as "cuda:0"), "cuda:1", "cuda:2" and so on'
     if isinstance(names, str):
-        raise UsageError(f"simulated devices are given as a list of names, not as the text {names!r}; {right}")
+        raise UsageError(
+            f"simulated devices are given as a list of names, not as the text {names!r}; {right}"
+        )
     if not names:
         raise UsageError(f"no device to simulate was named; {right}")
     count = 0
@@ -50,18 +52,18 @@ class Machine(threading.local):
         self.current = 0
 
     def name(self, device: Any) -> str:
-        """Returns what a device argument means: "cuda:0" for "cuda", torch.device("cuda") or 0; "cpu"; "meta".
+        """Returns what a device argument means: "cuda:0" for "cuda", torch.device("cuda") or 0; "cpu".
 
         Raises:
             RuntimeError: As torch words it: not a device, or a GPU that the machine lacks.
         """
-        if isinstance(device, bool) or not isinstance(device, int):
+        if isinstance(device, int):
+            index = self.current if device == -1 else device
+        else:
             parsed = device if isinstance(device, torch.device) else torch.device(device)
             if parsed.type != "cuda":
                 return parsed.type
             index = self.current if parsed.index is None else parsed.index
-        else:
-            index = self.current if device == -1 else device
         self.check(index)
         return f"cuda:{index}"
 
@@ -77,6 +79,4 @@ class Machine(threading.local):
     def check(self, index: int) -> None:
         """Raises torch's own error when the machine has no GPU of that number."""
         if not 0 <= index < self.count:
-            raise torch.AcceleratorError(_BAD_ORDINAL) if hasattr(torch, "AcceleratorError") else RuntimeError(
-                _BAD_ORDINAL
-            )
+            raise getattr(torch, "AcceleratorError", RuntimeError)(_BAD_ORDINAL)

@@ -15,26 +15,28 @@ from graphlint.capture.devices.labels import Label, LabelTable, tensors_in
 # Dunder methods that compute; every other one (indexing, copying, pickling) goes unchecked here.
 _ARITHMETIC = frozenset(
     f"__{prefix}{name}__"
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "div")
+    for name in "add sub mul truediv floordiv mod pow matmul and or xor div".split()  # noqa: SIM905 (a word list)
     for prefix in ("", "r", "i")
 ) | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
+_ADDING_IN_PLACE = frozenset(
+    {"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__"}
+)
 
 # Calls that read sizes, types or options of a tensor only, move values by themselves, or take tensors that
 # belong on the CPU wherever the others are.
 _MAY_MIX = frozenset(
-    {
-        "copy_", "set_", "set_data", "swap_tensors", "resize_as_", "resize_as_sparse_", "expand_as", "view_as",
-        "reshape_as", "type_as", "to", "is_same_size", "is_set_to", "result_type", "can_cast", "promote_types",
-        "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "backward", "grad", "register_hook",
-        "ctc_loss", "lstm", "gru", "rnn_tanh", "rnn_relu", "tensor_split", "tensor", "as_tensor", "asarray",
-        "new_tensor", "new", "new_full", "full", "full_like", "sparse_coo_tensor", "sparse_csr_tensor",
-        "sparse_compressed_tensor", "index_put", "index_put_", "index", "stft", "istft", "apply_", "map_", "map2_",
-        "is_tensor", "numel", "is_floating_point", "requires_grad_", "align_as", "align_tensors", "unflatten",
-        "split_with_sizes", "repeat_interleave", "normal", "uniform_", "normal_", "rand_like", "randn_like",
-        "empty_like", "zeros_like", "ones_like", "randint_like", "sum_to_size", "nested_tensor", "as_nested_tensor",
-        "masked_fill", "masked_fill_", "record_stream", "split", "chunk", "data_ptr", "register_post_accumulate_grad_hook",
-    }
-)  # fmt: skip
+    """
+    copy_ set_ set_data swap_tensors resize_as_ resize_as_sparse_ expand_as view_as reshape_as type_as
+    to is_same_size is_set_to result_type can_cast promote_types broadcast_tensors atleast_1d atleast_2d
+    atleast_3d backward grad register_hook ctc_loss lstm gru rnn_tanh rnn_relu tensor_split tensor
+    as_tensor asarray new_tensor new new_full full full_like sparse_coo_tensor sparse_csr_tensor
+    sparse_compressed_tensor index_put index_put_ index stft istft apply_ map_ map2_ is_tensor numel
+    is_floating_point requires_grad_ align_as align_tensors unflatten split_with_sizes repeat_interleave
+    normal uniform_ normal_ rand_like randn_like empty_like zeros_like ones_like randint_like
+    sum_to_size nested_tensor as_nested_tensor masked_fill masked_fill_ record_stream split chunk
+    data_ptr register_post_accumulate_grad_hook
+    """.split()  # noqa: SIM905 (a list of words reads better than a column of strings)
+)
 
 # The methods of a GPU build that check their arguments one by one: our name of the call, the names of the
 # arguments in the order of the check (as positions in our call), and the method's name.
@@ -55,6 +57,7 @@ _WRAPPERS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "binary_cross_entropy": ("_binary_cross_entropy", (("self", 0), ("target", 1), ("weight", 2))),
 }  # fmt: skip
 
+_EXPECTED = "Expected all tensors to be on the same device"
 _TORCH_PYTHON = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch.nn.init", "torch.fft")
 
 
@@ -71,7 +74,7 @@ def computes_on_all(func: Callable[..., Any]) -> bool:
 def check_same_device(
     table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor], args: Sequence[Any]
 ) -> None:
-    """Raises torch's own error when `func` would get tensors from several devices; 0-dim CPU tensors may mix."""
+    """Raises torch's own error when `func` gets tensors from several devices; 0-dim CPU tensors may mix."""
     first: str | None = None
     mixed = False
     for tensor in tensors:
@@ -114,13 +117,17 @@ def _sure_device(table: LabelTable, tensor: torch.Tensor) -> str | None:
     return label.device if label.certain else None
 
 
-def _writes_to_cpu_scalar(table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> bool:
+def _writes_to_cpu_scalar(
+    table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> bool:
     name = getattr(func, "__name__", "")
-    in_place = name in {"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__"}
+    in_place = name in _ADDING_IN_PLACE
     return in_place and _sure_device(table, tensors[0]) == "cpu"
 
 
-def _wording(table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor], args: Sequence[Any]) -> str:
+def _wording(
+    table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor], args: Sequence[Any]
+) -> str:
     name = getattr(func, "__name__", "").partition(".")[0].strip("_")
     devices = [_sure_device(table, tensor) for tensor in tensors]
     if name.startswith("conv"):
@@ -160,13 +167,13 @@ def _first_two(devices: Sequence[str | None]) -> tuple[str, str]:
 
 
 def _two_devices(common: str, other: str) -> str:
-    return f"Expected all tensors to be on the same device, but found at least two devices, {common} and {other}!"
+    return f"{_EXPECTED}, but found at least two devices, {common} and {other}!"
 
 
 def _one_differs(argument: str, device: str, common: str, method: str) -> str:
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8):
         return (
-            f"Expected all tensors to be on the same device, but got {argument} is on {device}, different from "
+            f"{_EXPECTED}, but got {argument} is on {device}, different from "
             f"other tensors on {common} (when checking argument in method wrapper_CUDA_{method})"
         )
     return (

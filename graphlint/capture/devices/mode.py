@@ -1,8 +1,8 @@
 """The function mode that labels what every call makes; imports torch and the other device modules.
 
 A call is answered by its handler where it speaks of devices (`moves`, `answers`), and computed as it is
-otherwise: the tensors it takes are checked to be on one device, `device=` becomes the CPU, and what comes out gets
-the label of what went in.
+otherwise: the tensors it takes are checked to be on one device, `device=` becomes the CPU, and what comes
+out gets the label of what went in.
 """
 
 import threading
@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.utils._device
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
 from graphlint.capture.devices.labels import PINNED, Label, LabelTable, address_of, tensors_in
 from graphlint.capture.devices.machine import Machine
 from graphlint.capture.devices.mixing import check_same_device, computes_on_all
+from graphlint.capture.modes import installed_modes
 
 Handler: TypeAlias = Callable[["SimulationMode", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -59,7 +60,7 @@ class SimulationMode(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: object,  # noqa: ARG002 (torch passes it)
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -117,7 +118,7 @@ class SimulationMode(TorchFunctionMode):
         tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
         labels = [self.table.get(tensor) for tensor in tensors]
         label = Label(target) if target is not None else joint_label(labels)
-        if check and len(tensors) > 1 and label is not None and not self.in_engine() and self._checked(func):
+        if check and len(tensors) > 1 and label is not None and self._checked(func):
             check_same_device(self.table, func, tensors, args)
         if pinned and (label is None or label.device == "cpu"):
             label = PINNED
@@ -143,7 +144,7 @@ class SimulationMode(TorchFunctionMode):
                 self.table.put(tensor, label)
 
     def move(self, tensor: torch.Tensor, target: str, **options: Any) -> torch.Tensor:
-        """Returns a real copy of `tensor` with the label `target`; autograd builds the node of a real move."""
+        """Returns a copy of `tensor` with the label `target`; autograd builds the node of a real move."""
         moved = torch.Tensor.to(tensor, device="cpu", copy=True, **options)
         if target != "cpu":
             self.table.put(moved, Label(target))
@@ -156,7 +157,7 @@ class SimulationMode(TorchFunctionMode):
         torch takes a mode off while it handles a call; code of the user that runs inside such a call (hooks,
         a custom backward, a recomputation) must see the devices all the same.
         """
-        if any(mode is self for mode in _get_current_function_mode_stack()):
+        if self in installed_modes():
             yield
             return
         with self:
@@ -197,6 +198,8 @@ class SimulationMode(TorchFunctionMode):
         return self._thread.engine_depth > 0
 
     def _checked(self, func: Callable[..., Any]) -> bool:
+        if self.in_engine():
+            return False
         known = self._may_mix.get(func)
         if known is None:
             known = self._may_mix[func] = computes_on_all(func)
@@ -204,7 +207,7 @@ class SimulationMode(TorchFunctionMode):
 
 
 def joint_label(labels: list[Label | None]) -> Label | None:
-    """Returns the label of what is computed from tensors so labelled: a certain GPU, else an uncertain one."""
+    """Returns the label of what is computed from tensors so labelled: a certain GPU, else an unsure one."""
     unsure: Label | None = None
     for label in labels:
         if label is None or label.pinned:

@@ -1,7 +1,7 @@
 """Calls that move tensors or make them somewhere: `.to`, `.cpu`, `.cuda`, `.type`, factories; imports torch.
 
-A move is a real copy, so that autograd builds the `ToCopyBackward0` that it builds on a GPU; a move to where the
-tensor already is returns the very same object and builds nothing.
+A move is a real copy, so that autograd builds the `ToCopyBackward0` that it builds on a GPU; a move to
+where the tensor already is returns the very same object and builds nothing.
 """
 
 from collections.abc import Callable
@@ -116,10 +116,8 @@ def _type(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[
         return mode.compute(func, args, kwargs)
     on_gpu, dtype = parsed
     here = mode.device_of(tensor)
-    if not on_gpu:
-        device = "cpu"
-    else:
-        device = here if here.startswith("cuda") else mode.machine.name("cuda")
+    on_current = here if here.startswith("cuda") else mode.machine.name("cuda")
+    device = on_current if on_gpu else "cpu"
     return _moved(mode, torch.Tensor.to, tensor, device, dtype, {})
 
 
@@ -213,5 +211,3 @@ def _as_tensor(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: 
         mode.table.put(result, Label(target))
         return result
     return _made_from_data(mode, func, args, kwargs)
-
-

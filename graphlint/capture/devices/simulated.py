@@ -55,7 +55,7 @@ class SimulatedDevices:
     def __enter__(self) -> Self:
         if self._stack is not None:
             raise UsageError("these simulated devices are in use already; make new ones for a new block")
-        # The first optimizer imports it, and it keeps what it finds in torch.cuda: it must find the real thing.
+        # The first optimizer imports it, and it keeps what it finds in torch.cuda: let that be real.
         importlib.import_module("torch._dynamo")
         with ExitStack() as stack:
             stack.callback(self._table.clear)
