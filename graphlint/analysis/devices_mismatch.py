@@ -31,6 +31,7 @@ class Left:
         parameter: whether it is a parameter, so that its module is what was left behind.
         asked: the lines that asked it onto that device.
         made: the lines that made it there.
+        kept: the line that stored it in an attribute, where it was made.
     """
 
     name: str | None
@@ -41,6 +42,7 @@ class Left:
     parameter: bool = False
     asked: tuple[Frame, ...] = ()
     made: tuple[Frame, ...] = ()
+    kept: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +231,24 @@ class _Operation:
         parameter = tensor in self._facts.devices.parameters
         made = [producers[0], producers[-1]] if producers and isinstance(producers[0], Op) else []
         lines = [self._facts.devices.line(event) for event in made if isinstance(event, Op)]
+        held = call is None and existed and not parameter
         return Left(
             name=self._facts.names.tensor_name(tensor, frame.function),
             described=self._facts.names.tensor(tensor),
             device=self._facts.devices.of(tensor, self._op.serial),
             passed=call is not None,
-            held=call is None and existed and not parameter,
+            held=held,
             parameter=parameter,
             asked=tuple(_asked(self._facts, tensor, self._op.serial)),
             made=tuple(dict.fromkeys(line for line in lines if line is not None)),
+            kept=self._stored(tensor, lines[0]) if held and lines else None,
         )
+
+    def _stored(self, tensor: TensorId, made: Frame | None) -> Frame | None:
+        """Returns the line, in the function that made a tensor, that stored it in an attribute."""
+        name = self._facts.names.tensor_name(tensor, made.function) if made is not None else None
+        line = self._facts.sources.store_line(made, frozenset({name})) if made and name else None
+        return Frame(made.path, line, made.function, made.first_line) if made and line else None
 
     def _holder(self, wanted: str) -> tuple[str, tuple[Frame, ...]] | None:
         """Returns the module around the operation that lies on a device, and the lines that moved it."""

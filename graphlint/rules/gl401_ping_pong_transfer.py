@@ -136,7 +136,11 @@ def _detoured(facts: Facts, found: Detour, left: Move, back: Move) -> _Sighting:
         _label(left.frame, f"{name} left {home} for the {HOST} here: {sized(found.out.bytes)} moved"),
     ]
     works = [facts.wording.frame(event.site) for event in found.works]
-    labels += [_label(frame, f"worked on by the {HOST} here") for frame in works if frame is not None]
+    labels += [
+        _label(frame, f"worked on by the {HOST} here")
+        for frame in works
+        if frame is not None and frame.line not in {left.frame.line, back.frame.line}
+    ]
     what = (
         "only puts its elements in another order" if found.rearranged else "computes on it without any module"
     )

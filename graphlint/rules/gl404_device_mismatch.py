@@ -79,8 +79,10 @@ def _labels(found: Mismatch) -> Iterator[Label]:
     for item in found.left:
         for frame in item.asked[-2:]:
             yield _label(frame, f"{_spelled(item)} was put on {item.device} here")
-        for frame in item.made[-2:]:
+        for frame in (made for made in item.made if made not in item.asked):
             yield _label(frame, f"{_spelled(item)} was made on {item.device} here")
+        if item.kept is not None:
+            yield _label(item.kept, f"{_spelled(item)} is kept as a plain attribute here")
     for frame in found.moved:
         yield _label(frame, f"{found.holder or 'the module'} was moved to {found.wanted} here")
 
@@ -92,8 +94,9 @@ def _fix(found: Mismatch) -> str:
         return f"Move the module to {found.wanted} before the loop: `.to({found.wanted!r})`."
     if first.held:
         name = first.name.removeprefix("self.") if first.name is not None else "name"
+        where = f"at {place(first.kept, near=found.blamed)}" if first.kept is not None else "in its __init__"
         return (
-            f"Register it in the module's __init__, `self.register_buffer({name!r}, ...)`: a module that is moved "
+            f"Register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module "
             f"takes its buffers along, a plain attribute stays behind."
         )
     names = listed([_spelled(item) for item in found.left])

@@ -106,21 +106,18 @@ def _message(facts: Facts, churning: Sequence[_Churn]) -> str:
     spelled = [f"{kind}() runs {_times(kinds[kind] / number)} a step" for kind in sorted(kinds)]
     spent = sum(call.duration_ns for found in churning for call in found.calls) / number / _NS_PER_MS
     collected = sum(call.collected for found in churning for call in found.calls)
-    taken = f"That took {spent:.1f} ms of each step"
-    if kinds["gc.collect"]:
-        taken += f" and found {counted(round(collected / number), 'object')} to free"
-    share = _share(facts, churning)
-    return f"{listed(spelled)}. {taken}{share}."
+    found = f" and freed {counted(round(collected / number), 'object')}" if kinds["gc.collect"] else ""
+    return f"{listed(spelled)}: {spent:.1f} ms of each step{_share(facts, churning)}{found}."
 
 
 def _share(facts: Facts, churning: Sequence[_Churn]) -> str:
-    """Returns ", 12% of its time", where the clock was read at both ends of a step."""
+    """Returns " (12% of its time)", where the clock was read at both ends of a step."""
     shares = [
         sum(call.duration_ns for call in found.calls) / duration
         for found in churning
         if (duration := _duration(facts, found.step)) > 0
     ]
-    return f", {100 * sum(shares) / len(shares):.0f}% of its time" if shares else ""
+    return f" ({100 * sum(shares) / len(shares):.0f}% of its time)" if shares else ""
 
 
 def _duration(facts: Facts, step: Step) -> int:
@@ -168,7 +165,7 @@ def _labels(facts: Facts, churning: Sequence[_Churn]) -> Iterator[Label]:
 
 
 def _drives(facts: Facts, step: Step, frame: Frame) -> bool:
-    """Tells whether a frame's function runs the step itself, rather than being a helper that only cleans up."""
+    """Tells whether a frame's function runs the step itself and is no helper that only cleans up."""
     for event in step.events:
         if isinstance(event, Backward) and event.site is not None and event.site in facts.trace.sites:
             for other in facts.trace.sites[event.site].frames:
