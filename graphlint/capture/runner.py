@@ -78,13 +78,15 @@ class Runner:
         Raises:
             UsageError: the module given to `-m` can't be run, or the options can't be met.
         """
+        with ExitStack() as stack:
+            return self._run(_Capture(options, stack))
+
+    def _run(self, capture: "_Capture") -> Run:
         owner = os.getpid()
-        capture = _Capture(options)
         ending = _ScriptEnding()
-        with Arrival(capture.open) as arrival, TerminationSignal(), ending:
-            problem = self._execute()
-            if problem is not None:
-                ending.problem = problem
+        arrival = Arrival(capture.open)
+        with ending, TerminationSignal(), arrival:
+            ending.problem = self._execute()
         if os.getpid() != owner:
             return Run(trace=None, how=ending.how, exit_code=ending.show(), error=ending.error, forked=True)
         if ending.problem is not None:
@@ -116,11 +118,14 @@ _STOPS = (StopRun, _Abandoned)
 
 
 class _Capture:
-    """Opens the session when torch arrives and closes it when the script has ended."""
+    """Opens the session when torch arrives and closes it when the script has ended.
 
-    def __init__(self, options: CaptureOptions) -> None:
+    The caller's `stack` closes it should a fault of graphlint's own come in between.
+    """
+
+    def __init__(self, options: CaptureOptions, stack: ExitStack) -> None:
         self._options = options
-        self._stack = ExitStack()
+        self._stack = stack
         self._session: Session | None = None
         self.fault: Exception | None = None
 
@@ -142,10 +147,10 @@ class _Capture:
             raise self.fault
         if self._session is None:
             return
-        with self._stack:
-            if error is not None:
-                self._session.record_error(error)
-            self._session.close(how, code)
+        if error is not None:
+            self._session.record_error(error)
+        self._session.close(how, code)
+        self._stack.close()
 
     def trace(self, how: Ending, code: int | None, error: BaseException | None) -> Trace:
         """Returns the record; that of a script that never imported torch holds how it ended and no more.

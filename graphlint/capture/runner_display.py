@@ -8,6 +8,7 @@ that the script installed sees the same traceback as without graphlint.
 import os
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import TextIO
@@ -56,9 +57,12 @@ def _cut(head: TracebackType | None) -> TracebackType | None:
             _drop_dispatch(kept, code)
         in_own = False
         kept.append(entry)
-    for entry, following in zip(kept, [*kept[1:], None], strict=True):
+    if not kept:
+        return None
+    for entry, following in pairwise(kept):
         entry.tb_next = following
-    return kept[0] if kept else None
+    kept[-1].tb_next = None
+    return kept[0]
 
 
 def _entries(head: TracebackType | None) -> Iterator[TracebackType]:

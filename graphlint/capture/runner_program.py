@@ -168,15 +168,9 @@ def _module_code(spec: ModuleSpec, name: str) -> CodeType | UsageError:
 def _main_module(*, spec: ModuleSpec | None, file: str | None, loader: object) -> ModuleType:
     """Returns a `__main__` with the attributes that the interpreter gives it."""
     main = ModuleType("__main__")
-    attributes: dict[str, object] = {
-        "__package__": spec.parent if spec else None,
-        "__loader__": loader,
-        "__spec__": spec,
-        "__builtins__": builtins,
-        "__file__": file,
-        "__cached__": spec.cached if spec else None,
-    }
+    namespace = vars(main)
+    namespace.update(__package__=spec.parent if spec else None, __loader__=loader, __spec__=spec)
     if sys.version_info < (3, 14):
-        attributes["__annotations__"] = {}
-    vars(main).update(attributes)
+        namespace["__annotations__"] = {}
+    namespace.update(__builtins__=builtins, __file__=file, __cached__=spec.cached if spec else None)
     return main

@@ -56,10 +56,10 @@ class Audited(Protocol[P, R_co]):
 class Audit:
     """One audit: around the calls of one function, or around one `with` block.
 
-    As a decorator, each outermost call is a training step. The audit begins with the first call and ends after
-    `steps` calls, when a call raises, by `end()`, or with the process. As a context manager it spans the
-    block; steps are found as under `graphlint run`, or marked by `graphlint.step()`; of a longer block the
-    report covers the first `steps`. What was found is printed once, on stderr, when the audit ends.
+    As a decorator, each outermost call is a training step. The audit begins with the first call and ends
+    after `steps` calls, when a call raises, by `end()`, or with the process. As a context manager it spans
+    the block; steps are found as under `graphlint run`, or marked by `graphlint.step()`; of a longer block
+    the report covers the first `steps`. What was found is printed once, on stderr, when the audit ends.
     Inside `graphlint run` calls only mark steps: the run reports.
 
     Attributes:
