@@ -5,7 +5,7 @@ record says of it (the mode, who wanted gradients, the result's type, whether a 
 a call only words what it was.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -229,7 +229,7 @@ def _short_name(event: Op | Transfer) -> str:
     return parts[-1] if parts else event.name
 
 
-_SPOKEN = {
+_SPOKEN: Mapping[str, str] = {
     "gt": ">",
     "__gt__": ">",
     "lt": "<",

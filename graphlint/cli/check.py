@@ -11,7 +11,7 @@ from graphlint.lint.selection import Selection
 from graphlint.record.codec import load
 
 
-@click.command(context_settings=shared.CONTEXT, short_help="Judge a saved trace again; needs no torch.")
+@click.command(context_settings=dict(shared.CONTEXT), short_help="Judge a saved trace again; needs no torch.")
 @shared.report_options()
 @shared.selection_options()
 @click.argument("trace", type=click.Path(path_type=Path))

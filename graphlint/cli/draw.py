@@ -15,7 +15,7 @@ from graphlint.lint.verdict import OK
 from graphlint.record.codec import load
 
 
-@click.command(context_settings=shared.CONTEXT, short_help="Draw a saved trace; needs no torch.")
+@click.command(context_settings=dict(shared.CONTEXT), short_help="Draw a saved trace; needs no torch.")
 @shared.graph_options(required=True)
 @click.argument("trace", type=click.Path(path_type=Path))
 def draw(*, trace: Path, graphs: Path, graph_style: str) -> int:

@@ -8,7 +8,7 @@ from graphlint.lint.discovery import SECTIONS, RuleFile, rule_files
 from graphlint.lint.verdict import OK
 
 
-@click.command(context_settings=shared.CONTEXT, short_help="Print the page of a rule.")
+@click.command(context_settings=dict(shared.CONTEXT), short_help="Print the page of a rule.")
 @click.argument("code")
 def explain(*, code: str) -> int:
     """Prints what the rule CODE (or a rule's name) proves, why it matters, and what to write instead."""

@@ -28,7 +28,7 @@ FAULT = 2
 """Exit code of wrong usage and of graphlint's own failure."""
 
 
-@click.group(context_settings=CONTEXT, no_args_is_help=False)
+@click.group(context_settings=dict(CONTEXT), no_args_is_help=False)
 @click.version_option(__version__, "--version", message="graphlint %(version)s")
 def cli() -> None:
     r"""Audits PyTorch training loops.

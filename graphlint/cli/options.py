@@ -1,13 +1,13 @@
 """Options that several sub-commands share; may import `record`, `lint`, `errors` and click."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ class _Row(msgspec.Struct, frozen=True):
     summary: str
 
 
-@click.command(context_settings=shared.CONTEXT, short_help="List the rules.")
+@click.command(context_settings=dict(shared.CONTEXT), short_help="List the rules.")
 @click.option("--format", "format_", type=click.Choice(shared.FORMATS), default="text", help="Default: text.")
 def rules(*, format_: str) -> int:
     """Lists the rules: code, name, severity, and what each one proves."""

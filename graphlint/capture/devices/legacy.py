@@ -1,11 +1,11 @@
 """The old tensor types by name, `torch.cuda.FloatTensor` and its kin; imports torch alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-NAMES = {
+NAMES: Mapping[str, torch.dtype] = {
     "FloatTensor": torch.float32,
     "DoubleTensor": torch.float64,
     "HalfTensor": torch.float16,

@@ -5,7 +5,7 @@ is let through.
 """
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ _MAY_MIX = frozenset(
 
 # The methods of a GPU build that check their arguments one by one: our name of the call, the names of the
 # arguments in the order of the check (as positions in our call), and the method's name.
-_WRAPPERS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
+_WRAPPERS: Mapping[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "addmm": ("addmm", (("self", 0), ("mat1", 1), ("mat2", 2))),
     "mm": ("mm", (("self", 0), ("mat2", 1))),
     "bmm": ("bmm", (("self", 0), ("mat2", 1))),
