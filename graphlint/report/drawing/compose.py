@@ -5,17 +5,18 @@ Imports `record`, `lint` and the other stages of drawing up to `boxes`.
 
 from collections import Counter
 
+from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Finding
-from graphlint.record.events import Backward, ModuleCall, Transfer
+from graphlint.record.events import Backward, ModuleCall
 from graphlint.record.graph import Graph
 from graphlint.record.identity import ModuleId, Serial
-from graphlint.record.trace import Trace
-from graphlint.report.drawing.boxes import Scene, Stage, crossing
+from graphlint.report.drawing.boxes import Stage
 from graphlint.report.drawing.collapse import MOST_NEIGHBORS, opened, tamed
 from graphlint.report.drawing.diagram import Box, Diagram, Edge, EdgeKind
 from graphlint.report.drawing.inputs import Entry, Makers, entries
 from graphlint.report.drawing.marks import node_marks
 from graphlint.report.drawing.repeats import fold
+from graphlint.report.drawing.scene import Scene, crossing
 from graphlint.report.drawing.structure import Group, Item, Wiring, by_call, forward_order, is_leaf, nodes_of
 from graphlint.report.drawing.subjects import Subject
 from graphlint.report.drawing.touch import Touches
@@ -27,9 +28,10 @@ MOST_INPUTS = 16
 class Composer:
     """Makes diagrams of one trace's backwards."""
 
-    def __init__(self, trace: Trace, findings: tuple[Finding, ...]) -> None:
-        self.trace = trace
-        self.words = Words(trace)
+    def __init__(self, facts: Facts, findings: tuple[Finding, ...]) -> None:
+        self.facts = facts
+        self.trace = trace = facts.trace
+        self.words = Words(facts)
         self.touches = Touches(trace, findings)
         self.makers = Makers(trace)
         self.calls = {event.serial: event for event in trace.events if isinstance(event, ModuleCall)}
@@ -69,20 +71,23 @@ class Composer:
         self._leaves(scene, stage, edges)
         self._losses(scene, stage, edges, backward)
         notes = self._data(scene, stage, edges, order)
-        if graph.truncated:
-            notes.append(
-                f"{plural(graph.truncated, 'node')} of this graph were over the limit and not recorded."
-            )
         hidden = sum(box.nodes for box in stage.boxes if box.kind == "call" and box.nodes > 1)
         if hidden:
             notes.append(f"Closed boxes stand for {hidden:,} of the nodes.")
         return Diagram(
             title=subject.title,
-            subtitle=self._subtitle(subject),
+            subtitle=self.subtitle(subject),
             boxes=tuple(stage.boxes),
             frames=tuple(stage.frames),
             edges=edges.all(),
-            notes=tuple(notes),
+            notes=(*self.notes(subject), *notes),
+        )
+
+    def notes(self, subject: Subject) -> tuple[str, ...]:
+        """Returns what every picture of a backward must say is missing from it."""
+        left = subject.graph.truncated
+        return (
+            (f"{plural(left, 'node')} of this graph were over the limit and not recorded.",) if left else ()
         )
 
     def _tree(self, scene: Scene, order: tuple[int, ...], most: int) -> Group:
@@ -123,10 +128,10 @@ class Composer:
             if is_leaf(scene.graph, receiver) and giver in stage.at:
                 users.setdefault(receiver, set()).add(stage.at[giver])
         together: dict[tuple[str, ...], list[int]] = {}
-        for index, keys in users.items():
+        for index, found in users.items():
             leaf = scene.graph.nodes[index].leaf
             if leaf is None or self.words.parameter(leaf) is None:
-                together.setdefault(tuple(sorted(keys)), []).append(index)
+                together.setdefault(tuple(sorted(found)), []).append(index)
         for keys, leaves in together.items():
             nodes = [scene.graph.nodes[index] for index in leaves]
             names = [self.words.tensor(node.leaf) if node.leaf is not None else "" for node in nodes]
@@ -145,30 +150,33 @@ class Composer:
             for user in keys:
                 edges.add(key, user, "flow")
 
-    def _losses(self, scene: Scene, stage: Stage, edges: "_Edges", backward: Backward) -> None:
-        """Adds a box for each tensor on which the backward was called."""
+    def losses(self, backward: Backward) -> tuple[Box, ...]:
+        """Returns a box for each tensor on which the backward was called, up to a limit."""
         frame = self.words.frame(backward.site)
         scope = frame.function if frame is not None else None
-        roots = scene.graph.roots
         lines = self.touches.innermost([backward.site])
         tags = self.touches.at(lines)
         tip = [self.words.place(each) for each in lines]
         tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
-        for position, tensor in enumerate(backward.roots[:MOST_INPUTS]):
-            name = self.words.tensor(tensor, scope) or "loss"
-            root = roots[position] if len(roots) == len(backward.roots) else roots[0] if roots else None
-            stage.boxes.append(
-                Box(
-                    key=f"loss{position}",
-                    kind="loss",
-                    title=name,
-                    lines=("the backward starts here",),
-                    tags=tuple(finding.code for finding in tags),
-                    tooltip=tuple(tip),
-                )
+        return tuple(
+            Box(
+                key=f"loss{position}",
+                kind="loss",
+                title=self.words.tensor(tensor, scope) or "loss",
+                lines=("the backward starts here",),
+                tags=tuple(dict.fromkeys(finding.code for finding in tags)),
+                tooltip=tuple(tip),
             )
+            for position, tensor in enumerate(backward.roots[:MOST_INPUTS])
+        )
+
+    def _losses(self, scene: Scene, stage: Stage, edges: "_Edges", backward: Backward) -> None:
+        roots = scene.graph.roots
+        for position, box in enumerate(self.losses(backward)):
+            root = roots[position] if len(roots) == len(backward.roots) else roots[0] if roots else None
+            stage.boxes.append(box)
             if root in stage.at:
-                edges.add(stage.at[root], f"loss{position}", "flow")
+                edges.add(stage.at[root], box.key, "flow")
 
     def _data(self, scene: Scene, stage: Stage, edges: "_Edges", order: tuple[int, ...]) -> list[str]:
         """Adds the data and the cuts that feed the graph; returns what had to be left out."""
@@ -207,7 +215,7 @@ class Composer:
         frames = self.touches.innermost([entry.cut_site])
         tags = self.touches.at(frames)
         how = "under no_grad" if not entry.cut.grad_mode else entry.cut.name.rpartition(".")[2]
-        code = clip(f"{frames[0].line} | {self.words.code(frames[0])}", 46) if frames else ""
+        code = self.words.code(frames[0]) if frames else ""
         tip = [self.words.place(frame) for frame in frames]
         tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
         return Box(
@@ -218,11 +226,12 @@ class Composer:
             code=code,
             device=device,
             marks=("cut",),
-            tags=tuple(finding.code for finding in tags),
+            tags=tuple(dict.fromkeys(finding.code for finding in tags)),
             tooltip=tuple(tip),
         )
 
-    def _subtitle(self, subject: Subject) -> tuple[str, ...]:
+    def subtitle(self, subject: Subject) -> tuple[str, ...]:
+        """Returns where and when a backward ran, how large its graph is, and what became of it."""
         backward = subject.backward
         graph = subject.graph
         leaves = sum(is_leaf(graph, index) for index in range(len(graph.nodes)))

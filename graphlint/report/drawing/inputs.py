@@ -93,12 +93,12 @@ def entries(
             if row is not None and not row.requires_grad and feeding.get(tensor, {}).keys().isdisjoint(nodes):
                 feeding.setdefault(tensor, {})[nodes[0]] = None
     found: list[Entry] = []
-    for tensor, nodes in feeding.items():
+    for tensor, fed in feeding.items():
         cut = makers.cut_behind(tensor)
         site = None
         if cut is not None:
             site = cut.site if cut.grad_mode or cut.grad_site is None else cut.grad_site
-        found.append(Entry(tensor, tuple(nodes), cut, site))
+        found.append(Entry(tensor, tuple(fed), cut, site))
     return tuple(found)
 
 

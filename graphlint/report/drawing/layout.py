@@ -8,8 +8,8 @@ import json
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +17,13 @@ from graphlint.errors import GraphlintError, UsageError
 from graphlint.report.drawing.diagram import Box, Diagram, Frame
 from graphlint.report.drawing.measure import box_size, frame_label_width
 
+if TYPE_CHECKING:
+    import graphviz
+
 POINTS_PER_INCH = 72.0
 
 
-class TooSlow(GraphlintError):
+class SlowLayoutError(GraphlintError):
     """The layout program took longer than it was given."""
 
 
@@ -72,7 +75,7 @@ def place(diagram: Diagram, program: tuple[str, ...], timeout_s: float) -> Layou
     """Returns where the boxes, frames and arrows of a diagram lie.
 
     Raises:
-        TooSlow: the program ran past `timeout_s`.
+        SlowLayoutError: the program ran past `timeout_s`.
         UsageError: it can't be run or failed.
     """
     return _read(run_program(program, _dot(diagram), timeout_s), diagram)
@@ -85,7 +88,7 @@ def run_program(program: tuple[str, ...], dot: str, timeout_s: float) -> dict[st
             [*program, "-Tjson0"], input=dot.encode(), capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise TooSlow(f"{Path(program[0]).name} took more than {timeout_s:g} s") from error
+        raise SlowLayoutError(f"{Path(program[0]).name} took more than {timeout_s:g} s") from error
     except OSError as error:
         raise UsageError(f"{program[0]} can't be run: {error.strerror or error}") from error
     try:
@@ -118,10 +121,7 @@ def _dot(diagram: Diagram) -> str:
     return str(graph.source)
 
 
-def _fill(graph: object, inside: dict[str, list[Frame | Box]], frame: str) -> None:
-    import graphviz
-
-    assert isinstance(graph, graphviz.Digraph)
+def _fill(graph: "graphviz.Digraph", inside: dict[str, list[Frame | Box]], frame: str) -> None:
     for member in inside.get(frame, ()):
         if isinstance(member, Box):
             width, height = box_size(member)
@@ -141,10 +141,20 @@ def _fill(graph: object, inside: dict[str, list[Frame | Box]], frame: str) -> No
 
 
 def _read(found: dict[str, object], diagram: Diagram) -> Layout:
+    layout = places_of(found)
+    curves: list[Curve | None] = [None] * len(diagram.edges)
+    for edge in objects_of(found, "edges"):
+        if "pos" in edge:
+            curves[int(str(edge["id"]))] = curve_of(str(edge["pos"]), layout.height)
+    return Layout(layout.width, layout.height, layout.boxes, layout.frames, tuple(curves))
+
+
+def places_of(found: dict[str, object]) -> Layout:
+    """Reads where boxes and frames lie from `json0` output; the curves are left to the caller."""
     _, _, width, height = _numbers(str(found["bb"]))
     boxes: dict[str, Rect] = {}
     frames: dict[str, Rect] = {}
-    for thing in _dicts(found.get("objects")):
+    for thing in objects_of(found, "objects"):
         name = str(thing["name"])
         if "pos" in thing:
             x, y = _numbers(str(thing["pos"]))
@@ -154,22 +164,20 @@ def _read(found: dict[str, object], diagram: Diagram) -> Layout:
         elif "bb" in thing:
             left, low, right, top = _numbers(str(thing["bb"]))
             frames[name.removeprefix("cluster_")] = Rect(left, height - top, right - left, top - low)
-    curves: list[Curve | None] = [None] * len(diagram.edges)
-    for edge in _dicts(found.get("edges")):
-        if "pos" in edge:
-            curves[int(str(edge["id"]))] = _curve(str(edge["pos"]), height)
-    return Layout(width, height, boxes, frames, tuple(curves))
+    return Layout(width, height, boxes, frames, ())
 
 
-def _dicts(found: object) -> Iterable[dict[str, object]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def objects_of(found: dict[str, object], key: str) -> list[dict[str, object]]:
+    """Returns the objects or the edges of `json0` output."""
+    listed = found.get(key)
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-def _curve(text: str, height: float) -> Curve:
+def curve_of(text: str, height: float) -> Curve:
     """Reads a spline as dot writes it: `e,x,y` first for the arrow's tip, then the points."""
     tip: tuple[float, float] | None = None
     points: list[tuple[float, float]] = []

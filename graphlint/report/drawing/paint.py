@@ -1,10 +1,12 @@
 """Writes a placed diagram as SVG: no scripts, no fonts of its own, a white ground, tooltips as `<title>`.
 
-Colours are those of Okabe and Ito, told apart by people who see few colours; every mark is also a line style and
-a word. Imports `diagram` and `layout`.
+Colours are those of Okabe and Ito, told apart by people who see few colours; every mark is also a line
+style and a word. Imports `diagram` and `layout`.
 """
 
 from xml.sax.saxutils import escape, quoteattr
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -24,6 +26,9 @@ SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 MONO = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 INK, GREY, FAINT = "#1a1a1a", "#5c5c5c", "#9a9a9a"
 BLUE, ORANGE, VERMILION, PURPLE = "#0072B2", "#E69F00", "#D55E00", "#AA4499"
+DARK: Mapping[str, str] = {ORANGE: "#8A5A00", VERMILION: "#B34700"}
+"""Shades in which the lighter colours can be read as text."""
+
 MARGIN = 22.0
 BESIDE = 1500.0
 """Up to this width the legend stands beside a tall drawing, else below."""
@@ -89,12 +94,15 @@ class _Painter:
         width += 2 * MARGIN
         body = max(drawing.height, foot_height) if beside else drawing.height + MARGIN + foot_height
         height = head + body + 2 * MARGIN
+        extent = f'width="{width:.0f}" height="{height:.0f}"'
         self._out = [
             '<?xml version="1.0" encoding="UTF-8"?>',
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-            f'viewBox="0 0 {width:.0f} {height:.0f}" role="img" font-family="{SANS}">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" {extent} viewBox="0 0 {width:.0f} {height:.0f}" '
+                f'role="img" font-family="{SANS}">'
+            ),
             f"<title>{escape(self._diagram.title)}</title>",
-            f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
+            f'<rect {extent} fill="#ffffff"/>',
         ]
         self._head()
         self._drawing(MARGIN if beside else (width - drawing.width) / 2, head + MARGIN)
@@ -134,7 +142,7 @@ class _Painter:
     def _head(self) -> None:
         self._text(MARGIN, 32, self._diagram.title, 17, weight="bold")
         for number, line in enumerate(self._diagram.subtitle):
-            color = VERMILION if line.startswith("raised ") else GREY
+            color = DARK[VERMILION] if line.startswith("raised ") else GREY
             self._text(MARGIN, 50 + 16 * number, line, 11.5, color=color)
 
     def _frame(self, frame: Frame, rect: Rect) -> None:
@@ -160,7 +168,8 @@ class _Painter:
         for number, tag in enumerate(tags):
             x = rect.x + rect.width - (TAG_WIDTH - 2) * (number + 1) - 2
             self._out.append(
-                f'<rect x="{x:.1f}" y="{rect.y + 4:.1f}" width="{TAG_WIDTH - 5}" height="13" rx="3" fill="{INK}"/>'
+                f'<rect x="{x:.1f}" y="{rect.y + 4:.1f}" width="{TAG_WIDTH - 5}" height="13" rx="3" '
+                f'fill="{INK}"/>'
             )
             self._text(x + 3, rect.y + 14, tag, 9, weight="bold", color="#ffffff")
 
@@ -182,10 +191,10 @@ class _Painter:
             if box.kind == "call" and box.nodes > 1:
                 self._rect(rect, fill, GREY, 0.8, shift=2.5, rx=rx)
             self._rect(rect, fill, color, width, dashes=dashes, rx=rx)
-        if stripe is not None:
+        if stripe is not None and box.kind != "transfer":
             self._out.append(
-                f'<rect x="{rect.x + 2.5:.1f}" y="{rect.y + 5:.1f}" width="3" height="{rect.height - 10:.1f}" '
-                f'fill="{stripe.color}"/>'
+                f'<rect x="{rect.x + 2.5:.1f}" y="{rect.y + 5:.1f}" width="3" '
+                f'height="{rect.height - 10:.1f}" fill="{stripe.color}"/>'
             )
         self._words(box, rect, look)
         self._tags(box.tags, rect)
@@ -247,7 +256,7 @@ class _Painter:
     def _legend_rows(self) -> list[tuple[str, str]]:
         """Returns the marks that occur, each with its words."""
         marks = {mark for box in self._diagram.boxes for mark in box.marks}
-        rows = [(mark, look.words) for mark, look in MARKS if mark in marks]
+        rows: list[tuple[str, str]] = [(mark, look.words) for mark, look in MARKS if mark in marks]
         if any(edge.kind == "crossing" for edge in self._diagram.edges):
             rows.append(("crossing", "the value moves to another device, and its gradient moves back"))
         if any(frame.times > 1 for frame in self._diagram.frames):
@@ -273,9 +282,9 @@ class _Painter:
 
     def _legend_row(self, x: float, y: float, kind: str, words: str) -> None:
         rect = Rect(x, y, 34, 12)
-        looks = dict(MARKS)
+        looks: dict[str, Look] = dict(MARKS)
         if kind in looks:
-            look = looks[kind]  # type: ignore[index]
+            look = looks[kind]
             if look.width:
                 self._rect(rect, "#ffffff", look.color, look.width, dashes=look.dashes, rx=3)
             else:
@@ -354,7 +363,7 @@ def _look(marks: tuple[Mark, ...]) -> Look | None:
 
 def _readable(look: Look | None) -> str:
     """Returns a colour of a mark that is dark enough for text."""
-    return {ORANGE: "#8A5A00", VERMILION: "#B34700"}.get(look.color, look.color) if look is not None else INK
+    return DARK.get(look.color, look.color) if look is not None else INK
 
 
 def _printable(text: str) -> str:

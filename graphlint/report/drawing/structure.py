@@ -1,6 +1,7 @@
 """Groups the nodes of one graph by module call and source line, in the order of the forward pass.
 
-Every group is an interval of that order, so arrows between groups never run in a circle. Imports `record` only.
+Every group is an interval of that order, so arrows between groups never run in a circle. Imports `record`
+only.
 """
 
 import heapq

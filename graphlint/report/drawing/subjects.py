@@ -1,17 +1,19 @@
-"""Says which backwards are worth a picture each: one per call site and graph shape. Imports `record` only."""
+"""Says which backwards get a picture each: one per call site and graph. Imports `record`, `analysis`."""
 
 import re
+from collections import Counter
 
 import msgspec
 
-from graphlint.record.events import Backward, Repeat, StepBoundary
+from graphlint.analysis.facts import Facts
+from graphlint.record.events import Backward
 from graphlint.record.graph import Graph
 from graphlint.record.identity import Serial, TensorId
-from graphlint.record.trace import Trace
 from graphlint.report.drawing.wording import Words
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 60
+LISTED_SPANS = 4
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,54 +27,40 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     stem: str
 
 
-def subjects(trace: Trace, words: Words) -> tuple[Subject, ...]:
+def subjects(facts: Facts, words: Words) -> tuple[Subject, ...]:
     """Returns the distinct backwards of a trace in the order of their first calls."""
+    trace = facts.trace
     parameters = frozenset(parameter.tensor for parameter in trace.parameters)
-    alike: dict[object, list[tuple[int, Backward]]] = {}
+    alike: dict[object, list[tuple[Backward, Graph]]] = {}
     ordinals: dict[Serial, int] = {}
-    counts: dict[int, int] = {}
-    for step, backward in _by_step(trace):
-        counts[step] = counts.get(step, 0) + 1
-        ordinals[backward.serial] = counts[step]
-        graph = trace.graphs.get(backward.graph) if backward.graph is not None else None
-        if graph is not None and graph.nodes:
-            alike.setdefault(_shape(backward, graph, parameters), []).append((step, backward))
+    counts: Counter[int] = Counter()
+    for backward in trace.events:
+        if isinstance(backward, Backward):
+            step = facts.steps.step_of(backward.serial) or 0
+            counts[step] += 1
+            ordinals[backward.serial] = counts[step]
+            graph = trace.graphs.get(backward.graph) if backward.graph is not None else None
+            if graph is not None and graph.nodes:
+                alike.setdefault(_shape(backward, graph, parameters), []).append((backward, graph))
     stems: set[str] = set()
     out: list[Subject] = []
     for members in alike.values():
-        step, backward = next((each for each in members if not each[1].same_shape), members[0])
-        assert backward.graph is not None
-        call = _call(backward, words)
+        backward, graph = next((each for each in members if not each[0].same_shape), members[0])
         frame = words.frame(backward.site)
-        line = f"-L{frame.line}" if frame is not None else ""
-        stem = _UNSAFE.sub("_", f"step{step}-{ordinals[backward.serial]}-{call}")[:LONGEST_NAME] + line
-        stem = _unique(stem, stems)
+        name = words.loss(backward) + (".grad" if backward.call == "autograd.grad" else ".backward")
+        step = facts.steps.step_of(backward.serial) or 0
+        stem = _UNSAFE.sub("_", f"step{step}-{ordinals[backward.serial]}-{name}")[:LONGEST_NAME]
         out.append(
             Subject(
                 backward=backward,
-                graph=trace.graphs[backward.graph],
-                title=f"{call}()",
+                graph=graph,
+                title=words.backward(backward),
                 place=words.place(frame) if frame is not None else words.path(trace.header.script),
-                when=_when(sorted({each[0] for each in members})),
-                stem=stem,
+                when=_when(facts, [each[0] for each in members]),
+                stem=_unique(stem + (f"-L{frame.line}" if frame is not None else ""), stems),
             )
         )
     return tuple(out)
-
-
-def _by_step(trace: Trace) -> list[tuple[int, Backward]]:
-    """Returns every backward with its 0-based step."""
-    boundaries = sorted(
-        (event for event in trace.events if isinstance(event, StepBoundary)), key=lambda event: event.after
-    )
-    repeats = [event for event in trace.events if isinstance(event, Repeat)]
-    found: list[tuple[int, Backward]] = []
-    for event in trace.events:
-        if isinstance(event, Backward):
-            begun = sum(boundary.after < event.serial for boundary in boundaries)
-            skipped = sum(repeat.count for repeat in repeats if repeat.serial < event.serial)
-            found.append((max(begun - 1, 0) + skipped, event))
-    return found
 
 
 def _shape(backward: Backward, graph: Graph, parameters: frozenset[TensorId]) -> object:
@@ -93,25 +81,23 @@ def _shape(backward: Backward, graph: Graph, parameters: frozenset[TensorId]) ->
     return backward.site, nodes, graph.edges, graph.roots, visits, fate
 
 
-def _call(backward: Backward, words: Words) -> str:
-    """Returns the call in words: `discriminator_loss.backward`, `autograd.grad`."""
-    if backward.call != "Tensor.backward":
-        return backward.call
-    frame = words.frame(backward.site)
-    name = (
-        words.tensor(backward.roots[0], frame.function if frame is not None else None)
-        if backward.roots
-        else ""
-    )
-    return f"{name or 'loss'}.backward"
-
-
-def _when(steps: list[int]) -> str:
-    if len(steps) == 1:
-        return f"step {steps[0]}"
-    if steps[-1] - steps[0] == len(steps) - 1:
-        return f"steps {steps[0]} to {steps[-1]} alike"
-    return f"steps {', '.join(map(str, steps[:4]))}{' …' if len(steps) > 4 else ''} alike"  # noqa: PLR2004
+def _when(facts: Facts, members: list[Backward]) -> str:
+    """Returns in which steps a backward was the same: `step 0`, `steps 0 to 2 and 40 alike`."""
+    spans: list[list[int]] = []
+    for backward in members:
+        step = facts.steps.of(backward.serial)
+        if step is None:
+            continue
+        if spans and step.number <= spans[-1][1] + 1:
+            spans[-1][1] = max(spans[-1][1], step.last)
+        else:
+            spans.append([step.number, step.last])
+    if not spans:
+        return "outside the training steps"
+    if spans == [[spans[0][0], spans[0][0]]]:
+        return f"step {spans[0][0]}"
+    words = [f"{first} to {last}" if last > first else f"{first}" for first, last in spans[:LISTED_SPANS]]
+    return f"steps {', '.join(words)}{' …' if len(spans) > LISTED_SPANS else ''} alike"
 
 
 def _unique(stem: str, taken: set[str]) -> str:

@@ -1,90 +1,85 @@
-"""Words for what a picture shows: the user's names, source lines, sizes. Imports `record` only."""
+"""Words for what a picture shows, on top of the names and sources that `analysis` knows.
+
+Imports `record` and `analysis`.
+"""
 
 import os.path
-from collections import defaultdict
 
+from graphlint.analysis.facts import Facts
+from graphlint.record.events import Backward
 from graphlint.record.identity import ModuleId, SiteId, TensorId
 from graphlint.record.tables import Frame, Parameter
-from graphlint.record.trace import Trace
+
+CODE_WIDTH = 46
+"""Characters of a source line that a box shows."""
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 _KIB = 1024
 
 
 class Words:
-    """Answers how things of one trace are called. Built once per drawing."""
+    """Answers how things of one trace are called."""
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._names: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
-        for name in trace.names:
-            self._names[name.of, name.id].setdefault(name.scope, name.name)
-        self._parameters: dict[TensorId, Parameter] = {}
-        for parameter in trace.parameters:
-            self._parameters.setdefault(parameter.tensor, parameter)
-        self._lines = {path: text.splitlines() for path, text in trace.sources.items()}
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._trace = facts.trace
 
     def frame(self, site: SiteId | None) -> Frame | None:
         """Returns the user's innermost frame at a site."""
         found = self._trace.sites.get(site) if site is not None else None
         return found.frames[0] if found is not None and found.frames else None
 
-    def outer_frame(self, site: SiteId | None) -> Frame | None:
-        """Returns the user's outermost frame at a site."""
-        found = self._trace.sites.get(site) if site is not None else None
-        return found.frames[-1] if found is not None and found.frames else None
-
     def path(self, path: str) -> str:
         """Returns a path relative to the run's directory where it lies below it."""
-        directory = self._trace.header.directory
-        if directory and path.startswith(directory.rstrip("/\\") + os.path.sep):
-            return path[len(directory.rstrip("/\\")) + 1 :]
+        directory = self._trace.header.directory.rstrip("/\\")
+        if directory and path.startswith(directory + os.path.sep):
+            return path[len(directory) + 1 :]
         return path
 
     def code(self, frame: Frame) -> str:
-        """Returns the stripped text of a frame's line; empty where the source isn't in the trace."""
-        lines = self._lines.get(frame.path, [])
-        return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
+        """Returns a frame's line as a box shows it: `65 | loss.backward()`, cut where it is long."""
+        return clip(f"{frame.line} | {self._facts.sources.line(frame.path, frame.line) or ''}", CODE_WIDTH)
 
     def place(self, frame: Frame) -> str:
         """Returns `train.py:65: the line's text`."""
-        code = self.code(frame)
+        code = self._facts.sources.line(frame.path, frame.line)
         return f"{self.path(frame.path)}:{frame.line}" + (f": {code}" if code else "")
 
     def tensor(self, tensor: TensorId, scope: str | None = None) -> str:
-        """Returns a tensor's name, a parameter's dotted one; empty when the user gave none.
-
-        `scope` is the function whose name for it is preferred.
-        """
-        parameter = self._parameters.get(tensor)
-        if parameter is not None:
-            return f"{self.module(parameter.module)}.{parameter.name}"
-        return self._named("tensor", tensor, scope)
-
-    def _named(self, of: str, identity: int, scope: str | None) -> str:
-        names = self._names.get((of, identity), {})
-        if scope is not None and scope in names:
-            return names[scope]
-        return next(iter(names.values()), "")
+        """Returns a tensor's name, a parameter's dotted one; empty when the user gave none."""
+        return self._facts.names.tensor_name(tensor, scope) or ""
 
     def parameter(self, tensor: TensorId) -> Parameter | None:
         """Returns a tensor's place in a module, or None."""
-        return self._parameters.get(tensor)
+        return next(iter(self._facts.names.places(tensor)), None)
+
+    def owned(self, tensor: TensorId, module: str) -> str:
+        """Returns a parameter's name at that of its places which lies in a module, by its dotted name."""
+        for place in self._facts.names.places(tensor):
+            name = f"{self.module(place.module)}.{place.name}"
+            if name.startswith(module + "."):
+                return name
+        return self.tensor(tensor)
 
     def module(self, module: ModuleId) -> str:
         """Returns a module's dotted name from the variable that holds its root: `discriminator.out`."""
-        found = self._trace.modules.get(module)
-        if found is None:
-            return "module"
-        own = self._named("module", found.root, None)
-        if not own:
-            root = self._trace.modules.get(found.root, found)
-            own = root.type
-        return f"{own}.{found.path}" if found.path else own
+        return self._facts.names.module_name(module) or self.module_type(module)
 
     def module_type(self, module: ModuleId) -> str:
         """Returns the name of a module's class."""
         found = self._trace.modules.get(module)
         return found.type if found is not None else "Module"
+
+    def backward(self, backward: Backward) -> str:
+        """Returns a backward's call as the source has it: `discriminator_loss.backward()`."""
+        return self._facts.wording.backward(backward).strip("`")
+
+    def loss(self, backward: Backward) -> str:
+        """Returns the name of the first tensor that a backward was called on; `loss` when nameless."""
+        frame = self.frame(backward.site)
+        scope = frame.function if frame is not None else None
+        return (self.tensor(backward.roots[0], scope) if backward.roots else "") or "loss"
 
 
 def size(count: int) -> str:
