@@ -52,7 +52,7 @@ class CutWords:
         return []
 
     def _no_grad_places(self, cut: Cut) -> tuple[Place, ...]:
-        call = self._facts.graphs.common_frame(cut.site, self._seen_from)
+        call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
         block = self.block(cut)
         if block is None:
             return (
@@ -92,7 +92,7 @@ class CutWords:
                 return f"build {loss} from {what} itself, without {cut.words}{where}{also}"
             case "no-grad":
                 block = self.block(cut)
-                call = self._facts.graphs.common_frame(cut.site, self._seen_from)
+                call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
                 quoted = self._facts.wording.call_at(call) if call is not None else None
                 entered = f" ({place(block)})" if block is not None else ""
                 return (

@@ -156,9 +156,10 @@ class _Story:
         saved = self._facts.graphs.common_frame(self._found.node.site, self._found.backward.site)
         quoted = self._facts.wording.call_at(saved) if saved is not None else None
         if quoted is not None and saved is not None:
+            where = place(saved, near=self._frame)
             return (
-                f"call {quoted} ({place(saved, near=self._frame)}) after {self._facts.wording.step(step)}{at}, "
-                f"or call {self._call} before it."
+                f"call {quoted} ({where}) after {self._facts.wording.step(step)}{at}, or call {self._call} "
+                f"before it."
             )
         return f"call {self._call} before {self._facts.wording.step(step)}{at}, or the forward pass after it."
 
