@@ -30,7 +30,7 @@ def check(
     selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
     record = load(trace)
     outputs.refuse_overwriting([trace], [output] if output else [])
-    destination = outputs.open_output(output, sys.stdout, no_color=no_color)
-    report = reporting.judge_trace(record, selection)
     options = reporting.report_options(format_, fail_on, quiet=quiet)
-    return reporting.write_report(report, record, options, destination)
+    with outputs.open_output(output, sys.stdout, no_color=no_color) as destination:
+        report = reporting.judge_trace(record, selection)
+        return reporting.write_report(report, record, options, destination)

@@ -6,8 +6,8 @@ May import `errors` and the standard library.
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -62,21 +62,26 @@ class Notes:
             raise UsageError(f"can't write to stderr: {_reason(error)}") from error
 
 
-def open_output(path: Path | None, fallback: TextIO, *, no_color: bool) -> Destination:
-    """Returns the file, opened for writing, or the stream that stands in when no file was asked for.
+@contextmanager
+def open_output(path: Path | None, fallback: TextIO, *, no_color: bool) -> Iterator[Destination]:
+    """Gives the file, opened for writing, or the stream that stands in when no file was asked for.
 
     Raises:
         UsageError: the file can't be written.
     """
     if path is None:
-        return Destination(
-            stream=fallback, width=_width(fallback), color=_colored(fallback, no_color=no_color)
-        )
+        color = _colored(fallback, no_color=no_color)
+        yield Destination(stream=fallback, width=_width(fallback), color=color)
+        return
     try:
         stream = path.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
         raise UsageError(f"can't write the report to {path}: {_reason(error)}") from error
-    return Destination(stream=stream, width=FILE_WIDTH, color=False, name=path)
+    try:
+        yield Destination(stream=stream, width=FILE_WIDTH, color=False, name=path)
+    finally:
+        with suppress(OSError):  # it was told when the report was written
+            stream.close()
 
 
 def _width(stream: TextIO) -> int:

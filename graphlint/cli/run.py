@@ -45,7 +45,7 @@ class RunCommand(click.Command):
                 break
             if argument.startswith("-m"):
                 end = index + (2 if argument == "-m" else 1)
-                return [*args[:end], "--", *args[end:]]
+                return args if end > len(args) else [*args[:end], "--", *args[end:]]
             index += 2 if argument in valued else 1
         return args
 
@@ -122,28 +122,25 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
     script = [Path(target.name)] if module is None else []
     outputs.refuse_overwriting(script, [path for path in (output, trace) if path is not None])
-    fallback = sys.stdout if format_ == "json" else sys.stderr
-    plan = _Plan(
-        capture=CaptureOptions(
-            level=cast("Level", level),
-            steps=steps,
-            simulate=simulate,
-            trace=outputs.check_trace_file(trace) if trace else None,
-            script=target.name if module is None else f"-m {target.name}",
-            argv=argv,
-        ),
-        report=reporting.report_options(format_, fail_on, quiet=quiet),
-        selection=selection,
-        graphs=outputs.check_directory(graphs) if graphs else None,
-        graph_style=reporting.style(graph_style),
-        destination=outputs.open_output(output, fallback, no_color=no_color),
+    capture = CaptureOptions(
+        level=cast("Level", level),
+        steps=steps,
+        simulate=simulate,
+        trace=outputs.check_trace_file(trace) if trace else None,
+        script=target.name if module is None else f"-m {target.name}",
+        argv=argv,
     )
-    notes = outputs.Notes(sys.stderr)
-    ended = runner.run(plan.capture)
-    if ended.forked:
-        raise SystemExit(ended.exit_code)
-    outputs.flush_stdout()
-    return _report(ended, plan, notes)
+    fallback = sys.stdout if format_ == "json" else sys.stderr
+    with outputs.open_output(output, fallback, no_color=no_color) as destination:
+        plan = _Plan(
+            capture=capture,
+            report=reporting.report_options(format_, fail_on, quiet=quiet),
+            selection=selection,
+            graphs=outputs.check_directory(graphs) if graphs else None,
+            graph_style=reporting.style(graph_style),
+            destination=destination,
+        )
+        return _run(runner, plan, outputs.Notes(sys.stderr))
 
 
 def _target(module: str | None, command: tuple[str, ...]) -> tuple[Target, tuple[str, ...]]:
@@ -152,6 +149,14 @@ def _target(module: str | None, command: tuple[str, ...]) -> tuple[Target, tuple
     if not command:
         raise UsageError("no script given: graphlint run [OPTIONS] SCRIPT [ARGS]...")
     return ScriptTarget(command[0]), command[1:]
+
+
+def _run(runner: Runner, plan: _Plan, notes: outputs.Notes) -> int:
+    ended = runner.run(plan.capture)
+    if ended.forked:
+        raise SystemExit(ended.exit_code)
+    outputs.flush_stdout()
+    return _report(ended, plan, notes)
 
 
 def _report(ended: Run, plan: _Plan, notes: outputs.Notes) -> int:
