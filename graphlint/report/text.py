@@ -227,7 +227,8 @@ def _error(run: Run, places: Places) -> str:
     if run.error is None:
         return ""
     where = "" if run.error.path is None else f" at {places.shown(run.error.path)}:{run.error.line}"
-    first = (run.error.message.splitlines() or [""])[0]
+    # The traceback above the report has the whole message; one sentence is enough to know it again.
+    first = (run.error.message.splitlines() or [""])[0].partition(". ")[0]
     return f"{where}: {run.error.type}: {first}" if first else f"{where}: {run.error.type}"
 
 
