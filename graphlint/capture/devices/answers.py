@@ -37,6 +37,7 @@ def handlers() -> dict[Any, Handler]:
         tensor.untyped_storage: _as_it_is,
         torch.autograd.grad: _autograd_grad,
         torch._pack_padded_sequence: _pack_padded,
+        torch._pad_packed_sequence: _pad_packed,
     }
     for name in dir(torch):
         if name.startswith(_FOREACH):
@@ -117,10 +118,7 @@ def _repr(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[
     if mode.device_of(args[0]) == "cpu" or type(args[0]) not in {torch.Tensor, torch.nn.Parameter}:
         return str(func(*args, **kwargs))
     with mode.enabled():
-        text = str(tensor_text(args[0], **kwargs))  # type: ignore[no-untyped-call]
-    heading = "Parameter containing:\n"
-    is_parameter = isinstance(args[0], torch.nn.Parameter)
-    return heading + text if is_parameter and not text.startswith(heading) else text
+        return str(tensor_text(args[0], **kwargs))  # type: ignore[no-untyped-call]
 
 
 def _format(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -188,11 +186,16 @@ def _pack_padded(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs
             f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {where.device} "
             f"{_dtype_word(lengths)} tensor"
         )
-    data, batch_sizes = func(*args, **kwargs)
+    return _pad_packed(mode, func, args, kwargs)
+
+
+def _pad_packed(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Packs or pads a batch; the sizes in the result are on the CPU."""
+    data, sizes = func(*args, **kwargs)
     label: Label | None = mode.label(args[0])
     if label is not None and label.device != "cpu":
         mode.adopt((data,), label)
-    return data, batch_sizes
+    return data, sizes
 
 
 def _dtype_word(tensor: torch.Tensor) -> str:

@@ -63,7 +63,8 @@ class Machine(threading.local):
             parsed = device if isinstance(device, torch.device) else torch.device(device)
             if parsed.type != "cuda":
                 return parsed.type
-            index = self.current if parsed.index is None else parsed.index
+            number: int | None = parsed.index
+            index = self.current if number is None else number
         self.check(index)
         return f"cuda:{index}"
 

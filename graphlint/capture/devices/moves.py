@@ -33,6 +33,7 @@ def handlers() -> dict[Any, Handler]:
         torch.tensor: _tensor,
         torch.as_tensor: _as_tensor,
         torch.asarray: _as_tensor,
+        torch._C._nn._parse_to: _parse_module_to,
     }
 
 
@@ -40,6 +41,22 @@ def _to(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[st
     tensor, *rest = args
     device, dtype, options = _parse_to(mode, rest, dict(kwargs))
     return _moved(mode, func, tensor, device, dtype, options)
+
+
+def _parse_module_to(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Reads the arguments of `Module.to`, where a tensor stands for its device and dtype."""
+    given = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+    named: Any = given
+    if isinstance(given, int) and not isinstance(given, bool):
+        named = torch.device(mode.machine.name(given))
+    if args:
+        args = (named, *args[1:])
+    elif "device" in kwargs:
+        kwargs = {**kwargs, "device": named}
+    device, *rest = func(*args, **kwargs)
+    if isinstance(given, torch.Tensor):
+        device = torch.device(mode.device_of(given))
+    return (device, *rest)
 
 
 def _parse_to(
