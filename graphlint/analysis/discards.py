@@ -1,8 +1,8 @@
 """Parts of a backward whose gradients were all zeroed unused, and that a detach would have spared.
 
 May import `record` and the rest of `analysis`. What lies on the way to a gradient that is used can't be
-spared: a generator's backward has to go through the discriminator. So an optimizer's parameters count only when
-every place where they met the data led to discarded gradients alone.
+spared: a generator's backward has to go through the discriminator. So an optimizer's parameters count only
+when every place where they met the data led to discarded gradients alone.
 """
 
 from collections import Counter
@@ -150,8 +150,9 @@ class Discards:
             for before in graph.walked.predecessors(node)
             if before not in part.wasted
         ]
-        if self._entered_again(backward, {graph.nodes[before].id for before, _ in crossings}):
-            return  # a later backward needs this very way
+        ids = {graph.nodes[node].id for node in nodes}
+        if self._entered_again(backward, {graph.nodes[before].id for before, _ in crossings}, ids):
+            return
         handed = dict.fromkeys(t for _, n in crossings for t in self._facts.graphs.tensors(graph.nodes[n]))
         yield Discard(
             backward=backward,
@@ -166,14 +167,16 @@ class Discards:
             taken_at=graph.nodes[crossings[0][0]].site if crossings else None,
         )
 
-    def _entered_again(self, backward: Backward, nodes: set[NodeId]) -> bool:
-        """Tells whether a later backward went, or tried to go, through any of the nodes."""
-        return any(
-            visit.node in nodes
-            for later in self._facts.graphs.backwards
-            if later.serial > backward.serial
-            for visit in later.visits
-        )
+    def _entered_again(self, backward: Backward, entrances: set[NodeId], spared: set[NodeId]) -> bool:
+        """Tells whether a later backward needs this very way, or failed there: that is another fault."""
+        for later in self._facts.graphs.backwards:
+            if later.serial > backward.serial:
+                nodes = {visit.node for visit in later.visits}
+                if not nodes.isdisjoint(entrances) or (
+                    later.error is not None and not nodes.isdisjoint(spared)
+                ):
+                    return True
+        return False
 
     def _most_common_site(
         self, backward: Backward, graph: BackwardGraph, nodes: frozenset[int]

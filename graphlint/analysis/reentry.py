@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["same-loss", "carried", "kept", "shared"]
 """same-loss: a tensor backwarded twice; carried: a pass feeds the next one, which runs the same line again;
-kept: made in an earlier step and used again; shared: two losses of one step stand on it."""
+kept: made before the pass, or in an earlier step, and used by one pass after the other; shared: two losses of
+one step stand on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ class Reentry:
             return "same-loss"
         if self._carried():
             return "carried"
+        if self.earlier is not None and self.earlier.site == self.backward.site:
+            return "kept"
         now = self._facts.steps.of(self.backward.serial)
         built = [step for node in self.frontier if (step := self.graph.nodes[node].op) is not None]
         if now is not None and built and max(built) < now.first:

@@ -109,10 +109,8 @@ class _Story:
             )
         call = self._facts.wording.backward(self._missed.backward)
         optimizer = self._facts.names.optimizer(self._missed.optimizer)
-        return (
-            f"{call} does not reach what {optimizer} trains: {self._all()} {self._got()} no gradient"
-            f"{self._why()}."
-        )
+        missing = f"{self._all()} {self._got()} no gradient{self._why()}."
+        return f"{call} does not reach what {optimizer} trains: {missing}"
 
     def _all(self) -> str:
         if self._number == 1:
@@ -129,12 +127,16 @@ class _Story:
         if connection is None:
             return ""
         if not connection.used:
-            return (
-                "" if self._reads() else f", nor do values: {self._owners} isn't used to compute {self._loss}"
-            )
+            unread = self._complete() and not self._reads()
+            return f", nor do values: {self._owners} isn't used to compute {self._loss}" if unread else ""
         if not connection.cuts:
             return ""
-        return ", though its values do"
+        return f". Values flow from {self._owners} to {self._loss}, but the gradient's way back is cut"
+
+    def _complete(self) -> bool:
+        """Tells whether nothing was left unseen that could have carried values."""
+        end = self._facts.trace.end
+        return end is not None and not end.unseen
 
     def _reads(self) -> tuple[Frame, ...]:
         """Returns the lines that read values of these parameters into Python before the loss was ready."""

@@ -62,7 +62,8 @@ def _occurrence(facts: Facts, found: Discard, frame: Frame) -> Occurrence:
     return Occurrence(
         message=(
             f"{facts.wording.backward(found.backward)} runs back through {owners} for gradients that "
-            f"{zero}{at} throws away unused: {len(found.nodes)} of its {counted(found.executed, 'node')} ({share} %)."
+            f"{zero}{at} throws away unused: {len(found.nodes)} of its {counted(found.executed, 'node')} "
+            f"({share} %)."
         ),
         labels=tuple(_labels(facts, found, frame, built)),
         fix=_fix(facts, found, frame),

@@ -1,0 +1,218 @@
+"""Some of an optimizer's parameters never get a gradient.
+
+## What it does
+
+Reports parameters that an optimizer was given and that no backward of the run reached, while others of the
+same optimizer were reached. It tells those that the forward pass never uses from those that it uses but that
+are cut off from the loss, and shows the line that built them or the line of the cut.
+
+## Why it matters
+
+A layer that is built and never called, a head left inside a `no_grad` block: the optimizer skips what has no
+gradient, and nothing says so. The layer stays as it was initialised and is saved with the checkpoint.
+
+## Example
+
+    def forward(self, x):
+        with torch.no_grad():
+            return self.projection(self.frozen(x))
+
+## Use instead
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.frozen(x)
+        return self.projection(features)
+
+## Known limits
+
+Judged over the steps of the run: an unused parameter is reported after three steps, a cut one after two.
+Modules in a `ModuleList` or `ModuleDict` of which others of the same type are used, as in a mixture of
+experts, are taken for idle. Frozen parameters, groups with a learning rate of 0 and parameters written by hand
+are left out.
+"""
+
+from collections.abc import Iterator
+
+from graphlint.analysis.cut_words import CutWords
+from graphlint.analysis.facts import Facts
+from graphlint.analysis.unreached import Unreached, UnreachedParameters
+from graphlint.analysis.wording import counted, listed
+from graphlint.lint.finding import Label, Occurrence
+from graphlint.lint.labels import distinct, label
+from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import ModuleId, TensorId
+from graphlint.record.tables import Frame
+
+_MOST_PLACES = 3
+
+
+def check(facts: Facts) -> Iterator[Occurrence]:
+    """Yields a finding for each optimizer and reason for which parameters never got a gradient."""
+    finder = UnreachedParameters(facts)
+    for found in finder.all():
+        frame = facts.graphs.frame(found.step.site)
+        if frame is not None:
+            yield _occurrence(facts, finder, found, frame)
+
+
+def _occurrence(facts: Facts, finder: UnreachedParameters, found: Unreached, frame: Frame) -> Occurrence:
+    modules = _modules(facts, found.parameters)
+    what = listed(modules)
+    optimizer = facts.names.optimizer(found.optimizer)
+    words = CutWords(facts, found.losses[0].site)
+    return Occurrence(
+        message=_message(facts, found, what, "is" if len(modules) == 1 else "are"),
+        labels=distinct(_labels(facts, finder, found, frame, words)),
+        fix=_fix(facts, found, words, what, optimizer),
+        step=facts.steps.step_of(found.step.serial),
+        last_step=facts.steps.last_step(found.step.serial),
+        cause=(frame.path, frame.line, found.reason),
+    )
+
+
+def _message(facts: Facts, found: Unreached, what: str, verb: str) -> str:
+    number = counted(len(found.parameters), "parameter")
+    optimizer = facts.names.optimizer(found.optimizer)
+    never = "never gets" if len(found.parameters) == 1 else "never get"
+    loss = facts.wording.loss(found.losses[0])
+    told = f"{number} of {optimizer} {never} a gradient in {counted(found.steps, 'step')}: {what} {verb}"
+    if found.reason == "cut":
+        return f"{told} used to compute {loss}, but the gradient's way back is cut."
+    return f"{told} never used to compute {loss}."
+
+
+def _fix(facts: Facts, found: Unreached, words: CutWords, what: str, optimizer: str) -> str:
+    if found.reason == "cut":
+        loss = facts.wording.loss(found.losses[0])
+        remedy = listed([words.remedy(cut, loss) for cut in found.cuts[:_MOST_PLACES]])
+        return f"{remedy}; or leave {what} out of {optimizer} if no training is meant."
+    return f"call {what} in the forward pass, or leave {what} out of the model and of {optimizer}."
+
+
+def _modules(facts: Facts, parameters: tuple[TensorId, ...]) -> list[str]:
+    """Returns the outermost modules that hold nothing else than the parameters; else the parameters."""
+    owners: dict[ModuleId, None] = {}
+    for parameter in parameters:
+        places = facts.names.places(parameter)
+        if not places:
+            return [facts.names.parameter(tensor) for tensor in parameters]
+        owners[_widest(facts, places[0].module, frozenset(parameters))] = None
+    return [facts.names.module(module) for module in owners]
+
+
+def _widest(facts: Facts, module: ModuleId, parameters: frozenset[TensorId]) -> ModuleId:
+    """Returns the outermost module around `module` all of whose parameters are among `parameters`."""
+    best = module
+    row = facts.trace.modules.get(module)
+    while row is not None and row.path:
+        if not set(facts.values.module_parameters(row.id)) <= parameters:
+            break
+        best = row.id
+        above = row.path.rpartition(".")[0]
+        row = next((m for m in facts.trace.modules.values() if m.root == row.root and m.path == above), None)
+    return best
+
+
+def _labels(
+    facts: Facts, finder: UnreachedParameters, found: Unreached, frame: Frame, words: CutWords
+) -> Iterator[Label]:
+    yield label(frame, f"steps {counted(len(found.parameters), 'parameter')} that never got a gradient")
+    for cut in found.cuts[:_MOST_PLACES]:
+        for shown in words.places(cut):
+            yield label(shown.frame, shown.text)
+    if found.reason == "unused":
+        sites = dict.fromkeys(finder.made_at(parameter) for parameter in found.parameters)
+        frames = (facts.graphs.frame(site) for site in sites)
+        built = list(dict.fromkeys(place for place in frames if place is not None))
+        for place in built[:_MOST_PLACES]:
+            yield label(place, "built here, never used")
+
+
+_BAD = Example(
+    title="a layer that is built and never called",
+    code="""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.LayerNorm(8)
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    loss = net(torch.randn(16, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # <- GL203
+""",
+)
+
+_BAD_CUT = Example(
+    title="a trainable layer inside the no_grad block of a frozen one",
+    code="""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 8).requires_grad_(False)
+        self.projection = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x):
+        with torch.no_grad():
+            features = self.projection(self.frozen(x))
+        return self.last(features)
+
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+for step in range(4):
+    loss = net(torch.randn(16, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()  # <- GL203
+""",
+)
+
+_GOOD = Example(
+    title="a mixture of experts with an idle one",
+    code="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+experts = nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+optimizer = torch.optim.SGD(experts.parameters(), lr=0.1)
+for step in range(4):
+    loss = experts[step % 2](torch.randn(16, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+)
+
+RULE = Rule(
+    code="GL203",
+    name="unreached-parameter",
+    severity="warning",
+    since="0.1.0",
+    needs=("backward", "optimizer", "operations"),
+    check=check,
+    bad=(_BAD, _BAD_CUT),
+    good=(_GOOD,),
+)
