@@ -32,7 +32,6 @@ def handlers() -> dict[Any, Handler]:
         tensor.__getitem__: _getitem,
         tensor.__setitem__: _setitem,
         tensor.register_hook: _register_hook,
-        tensor.record_stream: _nothing,
         tensor.storage: _as_it_is,
         tensor.untyped_storage: _as_it_is,
         torch.autograd.grad: _autograd_grad,
@@ -200,10 +199,6 @@ def _pad_packed(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs:
 
 def _dtype_word(tensor: torch.Tensor) -> str:
     return tensor.type().rpartition(".")[2].removesuffix("Tensor")
-
-
-def _nothing(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Does nothing: there are no streams that could free the memory early."""
 
 
 def _as_it_is(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001

@@ -109,6 +109,8 @@ def patch_cuda(patches: Patches, mode: SimulationMode) -> None:
         patches.set_many(owner, memory)
     patches.set_many(torch.cuda.nvtx, dict.fromkeys(("mark", "range_push", "range_pop"), _zero))
     patches.set_many(torch.cuda.nvtx, {"range_start": _zero, "range_end": _nothing, "range": _silent_range})
+    # torch checks the type of the stream before a function mode is asked.
+    patches.set(torch.Tensor, "record_stream", _nothing)
     _patch_accelerator(patches, mode)
     _patch_types(patches, mode)
 

@@ -67,8 +67,8 @@ class SimulatedDevices:
             patch_autograd(patches, self._mode)
             patch_library(patches, self._mode)
             self._mode.open()
-            insert_mode(self._mode, above=(DeviceContext,))
             stack.callback(remove_mode, self._mode)
+            insert_mode(self._mode, above=(DeviceContext,))
             self._stack = stack.pop_all()
         return self
 

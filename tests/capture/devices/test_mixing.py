@@ -123,8 +123,8 @@ def test_convolution_wording(gpu):
     with pytest.raises(RuntimeError) as caught:
         nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 2, 2))
     assert str(caught.value) == (
-        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or input "
-        "should be a MKLDNN tensor and weight is a dense tensor"
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same or "
+        "input should be a MKLDNN tensor and weight is a dense tensor"
     )
     with pytest.raises(RuntimeError) as caught:
         nn.Conv2d(1, 1, 1)(torch.ones(1, 1, 2, 2, device="cuda"))
@@ -137,8 +137,8 @@ def test_values_leave_for_the_host_by_item_but_not_by_numpy(gpu):
     numpy = pytest.importorskip("numpy")
     tensor = torch.ones(2, device="cuda")
     text = (
-        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
-        "first."
+        "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+        "host memory first."
     )
     for convert in (tensor.numpy, lambda: numpy.asarray(tensor), lambda: numpy.mean([tensor, tensor])):
         with pytest.raises(TypeError) as caught:
