@@ -1,6 +1,7 @@
 """`graphlint run`: what it prints where, and its exit code."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,14 @@ def test_interrupted_runs_are_reported(graphlint, clean) -> None:
     result = graphlint("run", "clean.py")
     assert result.code == 0
     assert "KeyboardInterrupt\ngraphlint: no findings in 4 steps" in result.err
+
+
+def test_a_closed_stdout_does_not_hide_the_report(graphlint, clean, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        result = graphlint("run", "clean.py")
+    assert result.code == 0
+    assert result.err.startswith("graphlint: no findings in 4 steps")
+    assert "BrokenPipe" not in result.err
