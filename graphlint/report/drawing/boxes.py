@@ -1,5 +1,7 @@
 """Turns the shown groups of a graph into boxes and frames. Imports `titles` and `scene`, and their words."""
 
+import msgspec
+
 from graphlint.record.events import ModuleCall
 from graphlint.report.drawing.collapse import Path, children, unwrap
 from graphlint.report.drawing.diagram import Box, Frame, Mark
@@ -20,8 +22,9 @@ from graphlint.report.drawing.wording import plural, size
 
 
 def node_box(scene: Scene, index: int, key: str) -> Box:
-    """Returns the box of one node by itself."""
-    return _box(scene, Run((index,)), key, "", "", frozenset())
+    """Returns the box of one node by itself, its leaves left to boxes of their own."""
+    box = _box(scene, Run((index,)), key, "", "", frozenset())
+    return box if box.kind == "transfer" else msgspec.structs.replace(box, lines=())
 
 
 class Stage:

@@ -8,7 +8,7 @@ from collections import Counter
 from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Finding
 from graphlint.record.events import Backward, ModuleCall
-from graphlint.record.graph import Graph
+from graphlint.record.graph import Graph, Node
 from graphlint.record.identity import ModuleId, Serial
 from graphlint.report.drawing.boxes import Stage
 from graphlint.report.drawing.collapse import MOST_NEIGHBORS, opened, tamed
@@ -49,8 +49,23 @@ class Composer:
             touches=self.touches,
             transfers=self.makers.transfers,
             backwards=self.backwards,
+            node_devices=tuple(self._device(node) for node in graph.nodes),
             call_numbers=_numbers(graph, self.calls),
         )
+
+    def _device(self, node: Node) -> str:
+        """Returns where a node's output lies as the script sees it; torch knows no simulated device."""
+        transfer = self.makers.transfers.get(node.op) if node.op is not None else None
+        if transfer is not None:
+            return transfer.to_device
+        op = self.makers.ops.get(node.op) if node.op is not None else None
+        result = (
+            node.leaf if node.leaf is not None else next(iter(op.outputs if op is not None else ()), None)
+        )
+        row = self.trace.tensors.get(result) if result is not None else None
+        if row is not None:
+            return row.device
+        return "" if self.trace.header.simulated else node.device
 
     def diagram(self, subject: Subject, boxes: int) -> Diagram:
         """Returns the collapsed picture of a backward, of about `boxes` boxes."""
@@ -73,7 +88,7 @@ class Composer:
         notes = self._data(scene, stage, edges, order)
         hidden = sum(box.nodes for box in stage.boxes if box.kind == "call" and box.nodes > 1)
         if hidden:
-            notes.append(f"Closed boxes stand for {hidden:,} of the nodes.")
+            notes.append(f"Closed boxes stand for {hidden:,} of the {len(order):,} nodes.")
         return Diagram(
             title=subject.title,
             subtitle=self.subtitle(subject),
@@ -94,10 +109,9 @@ class Composer:
         graph = scene.graph
 
         def same(index: int) -> tuple[object, ...]:
-            node = graph.nodes[index]
             return (
                 line(index),
-                node.device,
+                scene.node_devices[index],
                 scene.marks.marks[index],
                 crossing(scene, index) is not None and index,
             )
@@ -109,7 +123,7 @@ class Composer:
         def look(index: int) -> tuple[object, ...]:
             node = graph.nodes[index]
             leaves = tuple(_attribute(self.words, graph, leaf) for leaf in scene.wiring.leaves[index])
-            return node.name, node.custom, node.device, leaves, scene.marks.marks[index]
+            return node.name, node.custom, scene.node_devices[index], leaves, scene.marks.marks[index]
 
         def kind(group: Group) -> str:
             return self.words.module_type(group.call.module) if group.call is not None else group.label
@@ -143,7 +157,7 @@ class Composer:
                     kind="leaf",
                     title=clip(", ".join(name for name in names if name), 46) or "no variable's name",
                     lines=(shape,),
-                    device=nodes[0].device,
+                    device=scene.node_devices[leaves[0]],
                     tooltip=("this backward fills .grad of each", *(name for name in names if name)),
                 )
             )
@@ -185,7 +199,8 @@ class Composer:
         for entry in entries(self.trace, scene.graph, order, self.makers, self.calls):
             heads = dict.fromkeys(stage.at[index] for index in entry.nodes if index in stage.at)
             name = self.words.tensor(entry.tensor)
-            if not heads or (entry.cut is None and not name):
+            owned = self.words.parameter(entry.tensor) is not None
+            if not heads or (entry.cut is None and (owned or not name)):
                 continue
             same = (entry.cut_site, name) if entry.cut is not None else entry.tensor
             key = shown.get(same)
@@ -214,16 +229,16 @@ class Composer:
             )
         frames = self.touches.innermost([entry.cut_site])
         tags = self.touches.at(frames)
-        how = "under no_grad" if not entry.cut.grad_mode else entry.cut.name.rpartition(".")[2]
-        code = self.words.code(frames[0]) if frames else ""
+        source = next((use.tensor for use in entry.cut.inputs if use.requires_grad), entry.tensor)
+        how = "no_grad" if not entry.cut.grad_mode else entry.cut.name.rpartition(".")[2]
         tip = [self.words.place(frame) for frame in frames]
         tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
         return Box(
             key=key,
             kind="cut",
-            title=name or "a tensor",
-            lines=(f"cut off here ({how})",),
-            code=code,
+            title=self.words.tensor(source) or name or "a tensor",
+            code=self.words.code(frames[0]) if frames else "",
+            says=(f"cut off here ({how}): no gradient goes further back",),
             device=device,
             marks=("cut",),
             tags=tuple(dict.fromkeys(finding.code for finding in tags)),

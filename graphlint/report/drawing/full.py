@@ -142,7 +142,9 @@ def _boxes(
         node = subject.graph.nodes[index]
         if isinstance(function, _Leaf):
             boxes[str(id(function))] = Box(key=f"n{index}", kind="leaf", title="AccumulateGrad", nodes=1)
-            boxes[str(id(function.variable))] = _variable(composer, f"v{index}", node.leaf, node.device)
+            boxes[str(id(function.variable))] = _variable(
+                composer, f"v{index}", node.leaf, scene.node_devices[index]
+            )
         else:
             boxes[str(id(function))] = node_box(scene, index, f"n{index}")
     losses = composer.losses(subject.backward)

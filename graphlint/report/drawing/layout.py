@@ -132,10 +132,10 @@ def _fill(graph: "graphviz.Digraph", inside: dict[str, list[Frame | Box]], frame
             )
         else:
             # The label is only there to claim its space: x is about as wide as the mean letter.
-            claim = "x" * int(frame_label_width(member) / 6 + 1) + "\n" * len(member.says)
+            claim = "x" * int(frame_label_width(member) / 7 + 1) + "\n" * len(member.says)
             with graph.subgraph(
                 name=f"cluster_{member.key}",
-                graph_attr={"label": claim, "fontname": "Helvetica", "fontsize": "12", "margin": "10"},
+                graph_attr={"label": claim, "fontname": "Helvetica", "fontsize": "14", "margin": "10"},
             ) as inner:
                 _fill(inner, inside, member.key)
 

@@ -4,9 +4,8 @@ Colours are those of Okabe and Ito, told apart by people who see few colours; ev
 style and a word. Imports `diagram` and `layout`.
 """
 
-from xml.sax.saxutils import escape, quoteattr
-
 from collections.abc import Mapping
+from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 

@@ -22,7 +22,10 @@ TIP_NAMES = 6
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """What the boxes of one backward are made from. `backwards` are all backwards by serial."""
+    """What the boxes of one backward are made from. `backwards` are all backwards by serial.
+
+    `node_devices` are the devices of the nodes as the script sees them, by index; empty where unknown.
+    """
 
     graph: Graph
     wiring: Wiring
@@ -31,6 +34,7 @@ class Scene(msgspec.Struct, frozen=True):
     touches: Touches
     transfers: dict[Serial, Transfer]
     backwards: dict[Serial, Backward]
+    node_devices: tuple[str, ...]
     call_numbers: dict[Serial, tuple[int, int]]
     """Which of how many calls of its module an outermost module call is, from 1."""
 
@@ -46,7 +50,7 @@ def crossing(scene: Scene, index: int) -> Transfer | None:
 
 def devices(scene: Scene, nodes: list[int]) -> str:
     """Returns the devices of some nodes, `cpu` or `cpu, cuda:0`."""
-    return ", ".join(dict.fromkeys(d for index in nodes if (d := scene.graph.nodes[index].device)))
+    return ", ".join(dict.fromkeys(d for index in nodes if (d := scene.node_devices[index])))
 
 
 def sites_of(scene: Scene, nodes: list[int]) -> list[SiteId | None]:
@@ -101,7 +105,10 @@ def tooltip(scene: Scene, nodes: list[int]) -> tuple[str, ...]:
     """Returns what pointing at a box of some nodes tells."""
     last = scene.graph.nodes[nodes[-1]]
     head = f"{plural(len(nodes), 'node')}: {node_names(scene, nodes, TIP_NAMES)}"
-    shape = f"gives {tuple(last.shape)} {last.dtype} on {last.device}" if last.device and last.dtype else ""
+    where = scene.node_devices[nodes[-1]]
+    shape = (
+        f"gives {tuple(last.shape)} {last.dtype}" + (f" on {where}" if where else "") if last.dtype else ""
+    )
     frames = scene.touches.chains(sites_of(scene, nodes))
     return tuple(line for line in (head, shape, *source_lines(scene, frames)) if line)
 

@@ -71,7 +71,7 @@ def _shape(backward: Backward, graph: Graph, parameters: frozenset[TensorId]) ->
             node.custom,
             node.site,
             node.module,
-            node.device,
+            node.op is None and node.device,
             node.leaf if node.leaf in parameters else None,
         )
         for node in graph.nodes

@@ -39,7 +39,11 @@ class Words:
 
     def code(self, frame: Frame) -> str:
         """Returns a frame's line as a box shows it: `65 | loss.backward()`, cut where it is long."""
-        return clip(f"{frame.line} | {self._facts.sources.line(frame.path, frame.line) or ''}", CODE_WIDTH)
+        statement = self._facts.sources.statement(frame.path, frame.line)
+        text = self._facts.sources.line(frame.path, frame.line) or ""
+        if statement is not None and statement.last_line > statement.first_line:
+            text = statement.text
+        return clip(f"{frame.line} | {text}", CODE_WIDTH)
 
     def place(self, frame: Frame) -> str:
         """Returns `train.py:65: the line's text`."""
