@@ -55,18 +55,18 @@ def render(
 
 
 def layout(report: Report, trace: Trace, *, width: int, summary: bool = True) -> Iterator[Line]:
-    """Yields the lines of the report."""
+    """Yields the lines of the report; a rule that failed is shown even where no summary is wanted."""
     width = max(width, _MIN_WIDTH)
     places = Places(trace, Sources(trace))
     for number, finding in enumerate(report.findings):
         if number:
             yield ()
         yield from _finding(finding, places, width)
-    if not summary:
-        return
-    if report.findings:
+    if report.findings and (summary or report.tracebacks):
         yield ()
-    yield from _summary(report, summarize(trace), places, width)
+    if summary:
+        yield from _summary(report, summarize(trace), places, width)
+    yield from _failures(report)
 
 
 def _paint(lines: Sequence[Line], stream: TextIO, width: int) -> None:
@@ -175,6 +175,9 @@ def _summary(report: Report, run: Run, places: Places, width: int) -> Iterator[L
     rows += [(heading, f"{', '.join(codes)}: {why}") for (heading, why), codes in by_reason.items()]
     for heading, text in rows:
         yield from _row(heading, text, width)
+
+
+def _failures(report: Report) -> Iterator[Line]:
     for code, trace_text in report.tracebacks.items():
         yield (
             (

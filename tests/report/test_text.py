@@ -258,6 +258,14 @@ def test_failed_rule_is_shown_with_its_traceback():
     assert "1 of 2 rules checked" in shown
 
 
+def test_failed_rule_is_shown_even_without_a_summary():
+    report = make_report(
+        GL101="clean", GL102="failed: KeyError: 7", tracebacks={"GL102": "Traceback\n  E7\n"}
+    )
+    assert text(report, summary=False).startswith("graphlint: GL102 failed by a fault of graphlint's own")
+    assert text(make_report(GL101="clean"), summary=False) == ""
+
+
 def test_findings_are_counted_by_severity():
     findings = [make_finding(severity=severity) for severity in ("error", "warning", "warning", "info")]
     shown = text(make_report(*findings))
