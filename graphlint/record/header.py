@@ -53,8 +53,7 @@ class Header(Row, frozen=True, kw_only=True, omit_defaults=False, tag="header"):
 
 
 class TapReport(msgspec.Struct, frozen=True):
-    """What became of one tap: `armed` at some time, `full_only` where it works at the full level only,
-    `fault` is why it disarmed itself."""
+    """What became of one tap: whether it was `armed` at some time, and the `fault` that disarmed it."""
 
     capability: Capability
     armed: bool

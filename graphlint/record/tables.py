@@ -37,8 +37,8 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Site(Row, frozen=True, kw_only=True, tag="site"):
     """A place in the user's source from which torch was called.
 
-    `frames` holds the user's frames only, innermost first; `frames[0]` is the line itself. `direct` tells that
-    this line called torch itself; it is False where a library's code that it called did.
+    `frames` holds the user's frames only, innermost first; `frames[0]` is the line itself. `direct` tells
+    that this line called torch itself; it is False where a library's code that it called did.
     """
 
     id: SiteId
@@ -72,8 +72,11 @@ class Tensor(Row, frozen=True, kw_only=True, tag="tensor"):
 
 
 class Module(Row, frozen=True, kw_only=True, tag="module"):
-    """A module. `root` is the outermost module it was met under (itself when it is one); `path` is its
-    dotted place below that root (empty for the root)."""
+    """A module.
+
+    `root` is the outermost module it was met under (itself when it is one); `path` is its dotted place below
+    that root (empty for the root).
+    """
 
     id: ModuleId
     type: str
