@@ -85,11 +85,14 @@ def open_output(path: Path | None, fallback: TextIO, *, no_color: bool) -> Itera
 
 
 def _width(stream: TextIO) -> int:
+    """Returns the terminal's columns, `COLUMNS` first; of a pipe or a captured stream those of a file."""
     try:
-        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else FILE_WIDTH
+        if not stream.isatty():
+            return FILE_WIDTH
+        wanted = os.environ.get("COLUMNS", "")
+        return int(wanted) if wanted.isdecimal() else os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return FILE_WIDTH
-    return int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else columns
 
 
 def _colored(stream: TextIO, *, no_color: bool) -> bool:

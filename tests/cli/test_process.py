@@ -1,4 +1,4 @@
-"""What only a process of its own shows: workers, signals, forks, the environment, the order of the last outputs.
+"""What only a process of its own shows: workers, signals, forks, the environment, the last outputs.
 
 Each of these imports torch anew, so they are few and check several things each.
 """
