@@ -34,7 +34,7 @@ class CaptureContext:
         self.names = NameFinder(recorder)
         self.log = SequenceLog()
         self.stamps = NodeStamps()
-        self.graphs = GraphStore(recorder, self.log)
+        self.graphs = GraphStore(recorder, self.stamps, self.log)
         self.quiet = 0
         self.module_calls: list[tuple[ModuleId, Serial]] = []
         self.full = False

@@ -42,6 +42,8 @@ class Segment:
 
     def split(self, after: Serial) -> list[AnyEvent]:
         """Takes out and returns the events that come after `after`: they belong to the next step."""
+        if not self.events or self.events[-1].serial <= after:
+            return []
         later = [event for event in self.events if event.serial > after]
         self.events = [event for event in self.events if event.serial <= after]
         return later
@@ -106,25 +108,37 @@ class StepFolder:
 
 def _shape(events: list[AnyEvent]) -> Hashable:
     position = {event.serial: index for index, event in enumerate(events)}
-    return tuple(_event_shape(event, position) for event in events)
+    return tuple([_event_shape(event, position) for event in events])
 
 
 def _event_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
-    """Returns what makes two events of two steps the same."""
+    """Returns what makes two events of two steps the same; the lengths and types tell kinds apart."""
     if isinstance(event, Backward):
-        visits = tuple(_visit_shape(visit, position) for visit in event.visits)
-        targets = len(event.targets)
+        visits = tuple([_visit_shape(visit, position) for visit in event.visits]) if event.visits else ()
         return (
-            "backward",
-            *(event.site, event.call, event.retain_graph, event.create_graph, event.graph, event.nodes, targets),
-            *(event.executed, visits, event.reached, event.accumulated, event.error, event.nested),
+            event.site,
+            event.call,
+            event.retain_graph,
+            event.create_graph,
+            event.graph,
+            event.nodes,
+            event.executed,
+            visits,
+            event.reached,
+            event.accumulated,
+            event.error,
+            event.nested,
+            len(event.targets),
         )
     if isinstance(event, OptimizerStep):
-        changed = tuple(change.tensor for change in event.changed)
         return (
-            "step",
-            *(event.site, event.optimizer, changed, event.without_grad, event.unchanged),
-            *(event.closure, event.error),
+            event.site,
+            event.optimizer,
+            tuple([change.tensor for change in event.changed]),
+            event.without_grad,
+            event.unchanged,
+            event.closure,
+            event.error,
         )
     if isinstance(event, Cleanup):
         return ("cleanup", event.site, event.call)

@@ -7,7 +7,7 @@ hooks and the version check.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -19,18 +19,23 @@ from graphlint.record.graph import Graph, Node
 from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId, StorageId, TensorId
 
 STAMP = "graphlint"
+NUMBER = "graphlint_number"
+UNNUMBERED = NodeId(-1)
 MAX_STORED_NODES = 20_000
 _UNKNOWN_STORAGE = StorageId(-1)
+_NEXT_NODE = -1
 
 
 class Stamp:
-    """What graphlint knows of a node: its number, the last backward that walked it, and whether it freed it."""
+    """What a backward leaves on the nodes that it runs: its serial, and whether it freed them.
 
-    __slots__ = ("backward", "freed", "number")
+    One object serves all the nodes of a backward, so that what becomes of it is noted once.
+    """
 
-    def __init__(self, number: NodeId) -> None:
-        self.number = number
-        self.backward: Serial | None = None
+    __slots__ = ("backward", "freed")
+
+    def __init__(self, backward: Serial) -> None:
+        self.backward = backward
         self.freed = False
 
 
@@ -42,6 +47,7 @@ class SequenceLog:
 
     def __init__(self) -> None:
         self._starts: list[int] = []
+        self._devices: dict[Serial, str] = {}
         self._entries: list[tuple[int, Serial, SiteId | None, ModuleId | None, Serial | None]] = []
 
     def add(
@@ -56,6 +62,14 @@ class SequenceLog:
         self._starts.append(start)
         self._entries.append((end, op, site, *(module or (None, None))))
 
+    def add_device(self, op: Serial, device: str) -> None:
+        """Notes the device of what a call made, where it isn't what the node itself would say."""
+        self._devices[op] = device
+
+    def device(self, op: Serial) -> str | None:
+        """Returns the device that was noted for a call."""
+        return self._devices.get(op)
+
     def find(self, number: int) -> tuple[Serial, SiteId | None, ModuleId | None, Serial | None] | None:
         """Returns the call (its serial, site, module and module call) that built node `number`."""
         index = bisect_right(self._starts, number) - 1
@@ -65,79 +79,94 @@ class SequenceLog:
 
 
 class Walk:
-    """One walk over a graph, breadth first; the nodes in it are alive as long as it is."""
+    """One walk over a graph, breadth first; the nodes in it are alive as long as it is.
 
-    __slots__ = ("edges", "leaves", "names", "nodes", "roots", "truncated")
+    `nodes` come in the order of the walk, `leaves` are pairs of an index and the tensor that an
+    `AccumulateGrad` node fills. Edges are kept flat, as the walk met them: it runs before every backward.
+    """
+
+    __slots__ = ("_targets", "kinds", "leaves", "nodes", "roots")
 
     def __init__(self, roots: Sequence[Any]) -> None:
-        index: dict[Any, int] = {}
-        self.nodes: list[Any] = []
-        self.names: list[str] = []
-        self.edges: list[tuple[int, int]] = []
-        self.leaves: list[tuple[int, torch.Tensor]] = []
-        for root in roots:
-            if root not in index:
-                index[root] = len(self.nodes)
-                self.nodes.append(root)
-        self.roots = tuple(range(len(self.nodes)))
-        self.truncated = 0
-        self._spread(index)
-
-    def _spread(self, index: dict[Any, int]) -> None:
-        nodes, names, edges = self.nodes, self.names, self.edges
-        position = 0
-        while position < len(nodes):
-            node = nodes[position]
+        nodes: list[Any] = list(dict.fromkeys(roots))
+        self.roots = tuple(range(len(nodes)))
+        index: dict[Any, int] = {node: position for position, node in enumerate(nodes)}
+        find = index.get
+        targets: list[int] = []
+        leaves: list[tuple[int, torch.Tensor]] = []
+        for position, node in enumerate(nodes):
             following = node.next_functions
-            names.append(type(node).__name__)
+            targets.append(_NEXT_NODE)
             if not following:
                 variable = getattr(node, "variable", None)
                 if variable is not None:
-                    self.leaves.append((position, variable))
+                    leaves.append((position, variable))
             for target, _ in following:
-                if target is None:
-                    continue
-                found = index.get(target)
-                if found is None:
-                    found = index[target] = len(nodes)
-                    nodes.append(target)
-                edges.append((position, found))
-            position += 1
+                if target is not None:
+                    found = find(target)
+                    if found is None:
+                        found = index[target] = len(nodes)
+                        nodes.append(target)
+                    targets.append(found)
+        self.nodes = nodes
+        self.leaves = leaves
+        self.kinds = tuple(map(type, nodes))
+        self._targets = tuple(targets)
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """The edges as pairs of indexes."""
+        edges: list[tuple[int, int]] = []
+        source = -1
+        for target in self._targets:
+            if target == _NEXT_NODE:
+                source += 1
+            else:
+                edges.append((source, target))
+        return edges
 
     def shape(self, leaves: Sequence[TensorId]) -> Hashable:
         """Returns what two graphs have in common when they were built by the same code on the same leaves."""
-        return (tuple(self.names), tuple(self.edges), self.roots, tuple(leaves))
+        return (self.kinds, self._targets, self.roots, tuple(leaves))
 
 
 class NodeStamps:
-    """Numbers nodes and keeps who walked and who freed them."""
+    """Numbers nodes, and reads and writes the stamps on them."""
 
     def __init__(self) -> None:
         self._next = 0
 
-    def of(self, node: Any) -> Stamp:
-        """Returns the node's stamp, made now when it has none."""
+    def number(self, node: Any) -> NodeId:
+        """Returns the node's number, given now when it has none."""
         metadata = node.metadata
-        stamp = metadata.get(STAMP)
-        if stamp is None:
-            stamp = metadata[STAMP] = Stamp(NodeId(self._next))
+        number = metadata.get(NUMBER)
+        if number is None:
+            number = metadata[NUMBER] = NodeId(self._next)
             self._next += 1
-        return stamp  # type: ignore[no-any-return]
+        return number  # type: ignore[no-any-return]
 
-    def visits(self, walk: Walk) -> tuple[list[Stamp | None], tuple[Visit, ...]]:
-        """Returns the stamp of every node but the leaves, and the nodes that an earlier backward walked."""
-        leaf_indexes = {index for index, _ in walk.leaves}
-        stamps: list[Stamp | None] = []
+    def leave(self, walk: Walk, stamp: Stamp, executed: Container[int] | None) -> tuple[Visit, ...]:
+        """Stamps the nodes that a backward is about to run; returns those that an earlier one had run.
+
+        A node that was freed keeps the stamp of the backward that freed it. Leaves are left alone: they belong
+        to every graph.
+        """
         visits: list[Visit] = []
+        leaves = {index for index, _ in walk.leaves}
         for index, node in enumerate(walk.nodes):
-            if index in leaf_indexes:
-                stamps.append(None)
+            if index in leaves or (executed is not None and index not in executed):
                 continue
-            stamp = self.of(node)
-            stamps.append(stamp)
-            if stamp.backward is not None:
-                visits.append(Visit(index, stamp.backward, stamp.freed, stamp.number))
-        return stamps, tuple(visits)
+            metadata = node.metadata
+            if not metadata:
+                metadata[STAMP] = stamp
+                continue
+            earlier = metadata.get(STAMP)
+            if earlier is not None:
+                visits.append(Visit(index, earlier.backward, earlier.freed, metadata.get(NUMBER, UNNUMBERED)))
+                if earlier.freed:
+                    continue
+            metadata[STAMP] = stamp
+        return tuple(visits)
 
 
 def executed_indexes(walk: Walk, targets: Sequence[Any], leaves: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
@@ -173,28 +202,29 @@ class GraphStore:
 
     Args:
         recorder: numbers leaves and storages, takes the rows.
+        stamps: numbers nodes.
         log: tells which call built a node.
     """
 
-    def __init__(self, recorder: Recorder, log: SequenceLog) -> None:
+    def __init__(self, recorder: Recorder, stamps: NodeStamps, log: SequenceLog) -> None:
         self._recorder = recorder
+        self._stamps = stamps
         self._log = log
         self._next = 0
         self._saved_names: dict[type, tuple[tuple[str, str], ...]] = {}
 
-    def store(self, walk: Walk, stamps: Sequence[Stamp | None], leaves: Sequence[TensorId], *, full: bool) -> GraphId:
+    def store(self, walk: Walk, leaves: Sequence[TensorId], *, full: bool) -> GraphId:
         """Emits the graph and returns its number; `full` looks into what the nodes saved."""
         leaf_at = {index: leaf for (index, _), leaf in zip(walk.leaves, leaves, strict=True)}
         limit = MAX_STORED_NODES
-        nodes = []
-        for index, node in enumerate(walk.nodes[:limit]):
-            stamp = stamps[index]
-            nodes.append(self._node(node, walk.names[index], stamp, leaf_at.get(index), full=full))
-        edges = tuple(edge for edge in walk.edges if edge[0] < limit and edge[1] < limit)
+        nodes = [
+            self._leaf_node(node, leaf_at[index]) if index in leaf_at else self._node(node, full=full)
+            for index, node in enumerate(walk.nodes[:limit])
+        ]
         graph = Graph(
             id=GraphId(self._next),
             nodes=tuple(nodes),
-            edges=edges,
+            edges=tuple(edge for edge in walk.edges if edge[0] < limit and edge[1] < limit),
             roots=walk.roots,
             truncated=max(0, len(walk.nodes) - limit),
         )
@@ -202,17 +232,24 @@ class GraphStore:
         self._recorder.emit_row(graph)
         return graph.id
 
-    def _node(self, node: Any, name: str, stamp: Stamp | None, leaf: TensorId | None, *, full: bool) -> Node:
+    @staticmethod
+    def _leaf_node(node: Any, leaf: TensorId) -> Node:
+        shape, dtype, _ = _output_facts(node)
+        return Node(UNNUMBERED, type(node).__name__, shape=shape, dtype=dtype, device=str(node.variable.device), leaf=leaf)
+
+    def _node(self, node: Any, *, full: bool) -> Node:
+        name = type(node).__name__
         shape, dtype, device = _output_facts(node)
-        if leaf is not None or stamp is None:
-            return Node(NodeId(-1), name, shape=shape, dtype=dtype, device=device, leaf=leaf)
         built = self._log.find(node._sequence_nr())
         op, site, module, call = built if built is not None else (None, None, None, None)
-        saves, saved = self._saved(node) if full and not stamp.freed else ((), ())
+        stamp = node.metadata.get(STAMP)
+        freed = stamp is not None and stamp.freed
+        saves, saved = self._saved(node) if full and not freed else ((), ())
         custom = name.removesuffix("Backward") if isinstance(node, BackwardCFunction) else None
-        return Node(
-            stamp.number, name, site, op, module, call, shape, dtype, device, None, saves, saved, custom
-        )
+        number = self._stamps.number(node)
+        if op is not None:
+            device = self._log.device(op) or device
+        return Node(number, name, site, op, module, call, shape, dtype, device, None, saves, saved, custom)
 
     def _saved(self, node: Any) -> tuple[tuple[str, ...], tuple[StorageId, ...]]:
         """Returns what a node that was not freed holds, without unpacking it."""

@@ -67,11 +67,12 @@ class Recorder:
 
     def tensor(self, tensor: torch.Tensor) -> TensorId:
         """Returns the tensor's number, and emits its row when it is new."""
-        number = self.tensors.find(tensor)
-        if number is None:
-            number = self.tensors.add(tensor)
-            self.sink.add(self._tensor_row(TensorId(number), tensor))
-        return TensorId(number)
+        reference = self.tensors.references.get(id(tensor))
+        if reference is not None and reference() is tensor:
+            return TensorId(reference.number)
+        number = TensorId(self.tensors.add(tensor))
+        self.sink.add(self._tensor_row(number, tensor))
+        return number
 
     def storage(self, tensor: torch.Tensor) -> int:
         """Returns the number of the tensor's storage."""

@@ -20,22 +20,23 @@ class _Reference(weakref.ref[Any]):
 
     __slots__ = ("address", "number")
 
-    def __init__(self, target: Any, callback: Any) -> None:
-        super().__init__(target, callback)
-        self.address = id(target)
-        self.number = -1
+    address: int
+    number: int
 
 
 class WeakNumbers:
-    """Numbers objects in the order in which they are met, without keeping them alive."""
+    """Numbers objects in the order in which they are met, without keeping them alive.
+
+    `references` is by address; an entry counts only while its reference still leads to the object.
+    """
 
     def __init__(self) -> None:
-        self._references: dict[int, _Reference] = {}
+        self.references: dict[int, _Reference] = {}
         self._next = 0
 
     def find(self, target: object) -> int | None:
         """Returns the number of `target`, or None when it has none yet."""
-        reference = self._references.get(id(target))
+        reference = self.references.get(id(target))
         if reference is not None and reference() is target:
             return reference.number
         return None
@@ -43,19 +44,20 @@ class WeakNumbers:
     def add(self, target: object) -> int:
         """Gives `target` the next number and returns it."""
         reference = _Reference(target, self._forget)
+        reference.address = id(target)
         reference.number = self._next
         self._next += 1
-        self._references[reference.address] = reference
+        self.references[reference.address] = reference
         return reference.number
 
     def _forget(self, reference: _Reference) -> None:
-        if self._references.get(reference.address) is reference:
-            del self._references[reference.address]
+        if self.references.get(reference.address) is reference:
+            del self.references[reference.address]
 
     def live(self) -> dict[int, Any]:
         """Returns the objects that are still alive, by number."""
         alive = {}
-        for reference in list(self._references.values()):
+        for reference in list(self.references.values()):
             target = reference()
             if target is not None:
                 alive[reference.number] = target
@@ -81,10 +83,10 @@ class Storages:
             return self._issue()
         address = storage._cdata
         known = self._known.get(address)
-        if known is not None and not known[0].expired():
+        if known is not None and not _expired(known[0]):
             return known[1]
         number = self._issue()
-        self._known[address] = (StorageWeakRef(storage), number)
+        self._known[address] = (StorageWeakRef(storage), number)  # type: ignore[no-untyped-call]
         self._until_prune -= 1
         if self._until_prune <= 0:
             self._prune()
@@ -97,12 +99,19 @@ class Storages:
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
         for address, (reference, _) in list(self._known.items()):
-            if reference.expired():
+            if _expired(reference):
                 del self._known[address]
+
+
+def _expired(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
 
 
 def version_of(tensor: torch.Tensor) -> int:
     """Returns the tensor's version counter; -1 for an inference tensor, which has none."""
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -32,7 +33,7 @@ from graphlint.capture.taps.operations import OperationsTap
 from graphlint.capture.taps.optimizer import OptimizerTap
 from graphlint.capture.taps.zero_grad import ZeroGradTap
 from graphlint.errors import UsageError
-from graphlint.record.events import StepBoundary
+from graphlint.record.events import AnyEvent, StepBoundary
 from graphlint.record.header import Capability, End, Ending, Header
 from graphlint.record.identity import Serial
 from graphlint.record.trace import Trace
@@ -115,7 +116,7 @@ class Session:
     def _arm(self, stack: ExitStack) -> None:
         context = self._context
         taps = (
-            OptimizerTap(context),
+            OptimizerTap(context, self._operations.suspend, self._operations.resume),
             ZeroGradTap(context),
             self._backward,
             BatchesTap(context),
@@ -130,8 +131,6 @@ class Session:
         self._begin_segment("start", Serial(-1), [])
 
     def _header(self) -> Header:
-        import os
-
         real = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
         return Header(
             graphlint=__version__,
@@ -139,7 +138,7 @@ class Session:
             python=platform.python_version(),
             script=self.options.script,
             argv=self.options.argv,
-            directory=os.getcwd(),
+            directory=str(Path.cwd()),
             level=self.options.level,
             simulated=self.options.simulate,
             real_devices=real,
@@ -192,12 +191,12 @@ class Session:
         if wanted is not None and self._steps >= wanted:
             self._context.stop_wanted = True
 
-    def _end_segment(self, after: Serial) -> list[object]:
+    def _end_segment(self, after: Serial) -> list[AnyEvent]:
         segment = self._recorder.segment
         later = segment.split(after)
         self._store_segment(segment)
         self._sink.flush()
-        return list(later)
+        return later
 
     def _store_segment(self, segment: Segment) -> None:
         self._recorder.folder.add(segment)
@@ -207,17 +206,18 @@ class Session:
             self._steps += 1
             self._full_steps += full
 
-    def _begin_segment(self, reason: Reason, after: Serial, later: list[object]) -> None:
+    def _begin_segment(self, reason: Reason, after: Serial, later: list[AnyEvent]) -> None:
         level = self._wanted_level()
+        just_now = after == self._recorder.last_serial
         boundary = StepBoundary(
             serial=self._recorder.next_serial(),
             reason=reason,
             after=after,
             level=level,
-            clock_ns=time.perf_counter_ns() if after == self._recorder.last_serial else None,
+            clock_ns=time.perf_counter_ns() if just_now else None,
         )
         segment = Segment(level, boundary)
-        segment.events.extend(later)  # type: ignore[arg-type]
+        segment.events.extend(later)
         self._recorder.segment = segment
         if level == "full":
             self._operations.new_step()

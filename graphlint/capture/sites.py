@@ -19,6 +19,7 @@ from graphlint.record.tables import Frame, Site, Source
 _Owner = Literal["user", "package", "internal", "optimizer"]
 
 _MAX_FRAMES = 8
+_TYPED_BY_USER = ("<ipython", "<string>", "<stdin>", "<example")
 _MAX_SOURCE_BYTES = 400_000
 
 
@@ -45,8 +46,9 @@ class Sites:
 
     def __init__(self, emit: Callable[[Site | Source], None]) -> None:
         self._emit = emit
-        self._owners: dict[CodeType, _Owner] = {}
-        self._sites: dict[tuple[CodeType | int, ...], SiteId] = {}
+        self._codes: list[CodeType] = []
+        self._owners: dict[int, _Owner] = {}
+        self._sites: dict[tuple[int, ...], SiteId] = {}
         self._sources: set[str] = set()
         self._roots = _library_roots()
 
@@ -57,11 +59,13 @@ class Sites:
         stand_in: FrameType | None = None
         in_optimizer = False
         direct = True
+        owners = self._owners
         while frame is not None:
-            owner = self._owners.get(frame.f_code) or self._classify(frame.f_code)
+            code = frame.f_code
+            owner = owners.get(id(code)) or self._classify(code)
             if owner == "user":
                 frames.append(frame)
-                if len(frames) == _MAX_FRAMES:
+                if len(frames) == _MAX_FRAMES or code.co_name == "<module>":
                     break
             elif owner == "optimizer":
                 in_optimizer = in_optimizer or not frames
@@ -76,14 +80,15 @@ class Sites:
     def _number(self, frames: list[FrameType], *, direct: bool) -> SiteId | None:
         if not frames:
             return None
-        key: list[CodeType | int] = [int(direct)]
+        parts = [int(direct)]
         for frame in frames:
-            key.append(frame.f_code)
-            key.append(frame.f_lineno)
-        site = self._sites.get(tuple(key))
+            parts.append(id(frame.f_code))
+            parts.append(frame.f_lineno)
+        key = tuple(parts)
+        site = self._sites.get(key)
         if site is None:
             site = SiteId(len(self._sites))
-            self._sites[tuple(key)] = site
+            self._sites[key] = site
             rows = tuple(_frame_row(frame.f_code, frame.f_lineno) for frame in frames)
             for row in rows:
                 self.embed_source(row.path)
@@ -101,24 +106,29 @@ class Sites:
 
     def is_user_code(self, code: CodeType) -> bool:
         """Tells whether a code object is the user's own."""
-        return (self._owners.get(code) or self._classify(code)) == "user"
+        return (self._owners.get(id(code)) or self._classify(code)) == "user"
 
     def _classify(self, code: CodeType) -> _Owner:
+        """Files a code object by its address, which stays its own because it is held from now on.
+
+        Code objects hash by their contents, which costs more than all the rest of a look at the stack.
+        """
         owner = _owner(code.co_filename, self._roots)
-        self._owners[code] = owner
+        self._codes.append(code)
+        self._owners[id(code)] = owner
         return owner
 
 
 def _owner(filename: str, roots: "_Roots") -> _Owner:
     if filename.startswith(roots.torch):
         return "optimizer" if "/optim/" in filename[len(roots.torch) - 1 :].replace("\\", "/") else "internal"
-    if filename.startswith(roots.graphlint) or filename.startswith("<frozen"):
+    if filename.startswith((roots.graphlint, "<frozen")):
         return "internal"
-    if any(filename.startswith(root) for root in roots.packages):
+    if filename.startswith(roots.packages):
         return "package"
-    if any(filename.startswith(root) for root in roots.standard):
+    if filename.startswith(roots.standard):
         return "internal"
-    if filename.startswith("<") and not filename.startswith(("<ipython", "<string>", "<stdin>", "<graphlint")):
+    if filename.startswith("<") and not filename.startswith(_TYPED_BY_USER):
         return "internal"
     return "user"
 
@@ -128,7 +138,9 @@ class _Roots:
 
     __slots__ = ("graphlint", "packages", "standard", "torch")
 
-    def __init__(self, torch: str, graphlint: str, packages: tuple[str, ...], standard: tuple[str, ...]) -> None:
+    def __init__(
+        self, torch: str, graphlint: str, packages: tuple[str, ...], standard: tuple[str, ...]
+    ) -> None:
         self.torch = torch
         self.graphlint = graphlint
         self.packages = packages

@@ -25,11 +25,11 @@ _Entry = Literal["Tensor.backward", "autograd.backward", "autograd.grad"]
 
 
 class _Started:
-    """A backward on its way; holds stamps, never nodes."""
+    """A backward on its way; holds no node."""
 
     __slots__ = (
         *("accumulated", "call", "create_graph", "executed", "graph", "leaves", "nested", "nodes", "reached"),
-        *("retain_graph", "roots", "same_shape", "serial", "site", "stamps", "targets", "visits"),
+        *("retain_graph", "roots", "same_shape", "serial", "site", "stamp", "targets", "visits"),
     )
 
     def __init__(self, serial: Serial, site: SiteId | None, call: _Entry) -> None:
@@ -48,7 +48,7 @@ class _Started:
         self.visits: tuple[Visit, ...] = ()
         self.reached: tuple[TensorId, ...] = ()
         self.accumulated: tuple[TensorId, ...] = ()
-        self.stamps: list[Stamp] = []
+        self.stamp = Stamp(serial)
         self.leaves: list[torch.Tensor] = []
 
 
@@ -61,7 +61,7 @@ class BackwardTap:
         self._context = context
         self._recorder = context.recorder
         self._depth = 0
-        self._known: dict[SiteId | None, dict[Hashable, tuple[GraphId, bool]]] = {}
+        self._known: dict[SiteId | None, dict[Hashable, tuple[GraphId, tuple[TensorId, ...]]]] = {}
         self._stored = 0
         self.wants_full = False
 
@@ -106,67 +106,72 @@ class BackwardTap:
         started.nested = self._depth > 0
         started.create_graph = bool(create_graph)
         started.retain_graph = bool(retain_graph)
-        started.roots = tuple(self._recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor))
         targets = [target for target in inputs or () if isinstance(target, torch.Tensor)]
         started.targets = tuple(self._recorder.tensor(target) for target in targets)
         self._walk(started, roots, targets, accumulates=bool(kwargs.get("accumulate_grad")))
         return started
 
-    def _walk(self, started: _Started, roots: list[Any], targets: list[torch.Tensor], *, accumulates: bool) -> None:
-        nodes = [node for root in roots if (node := _node_of(root)) is not None]
-        walk = Walk(nodes)
-        stamps, visits = self._context.stamps.visits(walk)
-        leaves = tuple(self._recorder.tensor(variable) for _, variable in walk.leaves)
-        started.executed = executed_indexes(
-            walk,
-            [target.grad_fn for target in targets if target.grad_fn is not None],
-            [target for target in targets if target.is_leaf],
-        )
-        running = None if started.executed is None else set(started.executed)
-        started.visits = tuple(visit for visit in visits if running is None or visit.index in running)
-        started.nodes = len(walk.nodes) if running is None else len(running)
-        started.stamps = [
-            stamp
-            for index, stamp in enumerate(stamps)
-            if stamp is not None and (running is None or index in running)
-        ]
-        if accumulates:
-            reached = [leaf for index, leaf in walk.leaves if running is None or index in running]
-            reached += [root for root in roots if isinstance(root, torch.Tensor) and _is_leaf_root(root)]
-            started.leaves = reached
-            started.reached = tuple(self._recorder.tensor(leaf) for leaf in reached)
-            started.accumulated = tuple(
-                self._recorder.tensor(leaf) for leaf in reached if leaf.grad is not None
+    def _walk(
+        self, started: _Started, roots: list[Any], targets: list[torch.Tensor], *, accumulates: bool
+    ) -> None:
+        walk = Walk([node for root in roots if (node := _node_of(root)) is not None])
+        recorder = self._recorder
+        leaves = [recorder.tensor(variable) for _, variable in walk.leaves]
+        if targets:
+            started.executed = executed_indexes(
+                walk,
+                [target.grad_fn for target in targets if target.grad_fn is not None],
+                [target for target in targets if target.is_leaf],
             )
-        self._keep_graph(started, walk, stamps, leaves)
+        running = None if started.executed is None else set(started.executed)
+        started.nodes = len(walk.nodes) if running is None else len(running)
+        if accumulates:
+            reached = [
+                (number, variable)
+                for number, (index, variable) in zip(leaves, walk.leaves, strict=True)
+                if running is None or index in running
+            ]
+            reached += [
+                (recorder.tensor(root), root)
+                for root in roots
+                if isinstance(root, torch.Tensor) and root.is_leaf and root.requires_grad
+            ]
+            started.leaves = [variable for _, variable in reached]
+            started.reached = tuple([number for number, _ in reached])
+            started.accumulated = tuple([number for number, leaf in reached if leaf.grad is not None])
+        self._keep_graph(started, roots, walk, leaves)
+        started.visits = self._context.stamps.leave(walk, started.stamp, running)
 
     def _keep_graph(
-        self, started: _Started, walk: Walk, stamps: list[Stamp | None], leaves: tuple[TensorId, ...]
+        self,
+        started: _Started,
+        roots: list[Any],
+        walk: Walk,
+        leaves: list[TensorId],
     ) -> None:
         full = self._context.full
         known = self._known.setdefault(started.site, {})
         shape = walk.shape(leaves)
         found = known.get(shape)
         if not full and found is not None:
-            started.graph, _ = found
+            started.graph, started.roots = found
             started.same_shape = True
             return
+        started.roots = tuple(self._recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor))
         if self._stored >= MAX_GRAPHS:
             self._context.note_unseen(f"graphs of further shapes than the first {MAX_GRAPHS}")
             return
         if not full:
             self.wants_full = True
         self._stored += 1
-        started.graph = self._context.graphs.store(walk, stamps, leaves, full=full)
-        known[shape] = (started.graph, full)
+        started.graph = self._context.graphs.store(walk, leaves, full=full)
+        known[shape] = (started.graph, started.roots)
 
     def _after(self, started: _Started | None, result: Any, error: BaseException | None) -> None:
         if started is None:
             return
         serial = self._recorder.next_serial()
-        for stamp in started.stamps:
-            stamp.backward = started.serial
-            stamp.freed = stamp.freed or (error is None and not started.retain_graph)
+        started.stamp.freed = error is None and not started.retain_graph
         outputs = () if started.call != "autograd.grad" else find_tensors(result)
         self._recorder.emit(
             Backward(
@@ -211,6 +216,3 @@ def _node_of(root: Any) -> Any:
     """Returns the node at which the engine starts for a tensor or a `GradientEdge`; None for a leaf."""
     return root.grad_fn if isinstance(root, torch.Tensor) else root.node
 
-
-def _is_leaf_root(root: torch.Tensor) -> bool:
-    return root.is_leaf and root.requires_grad

@@ -34,10 +34,11 @@ class CompiledTap:
         self._inside = False
 
     def arm(self, stack: ExitStack) -> None:
-        """Waits for `torch.compile`; importing Dynamo costs seconds that most scripts needn't pay."""
+        """Waits for `torch.compile`; where it was called before, Dynamo knows a backend already."""
         self._stack = stack
         patch(stack, torch, "compile", self._wrap_compile)
-        if "torch._dynamo.eval_frame" in sys.modules:
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        if dynamo is not None and any(map(callable, dynamo.cached_backends.values())):
             self._arm_dynamo()
 
     def _wrap_compile(self, original: Any) -> Any:

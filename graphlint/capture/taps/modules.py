@@ -5,6 +5,7 @@ module down torch's slow path.
 """
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,9 +112,9 @@ class ModuleMovesTap:
     def arm(self, stack: ExitStack) -> None:
         """Wraps the three methods."""
         for name in ("to", "cuda", "cpu"):
-            patch(stack, torch.nn.Module, name, lambda original, name=name: self._wrap(original, name))
+            patch(stack, torch.nn.Module, name, partial(self._wrap, name))
 
-    def _wrap(self, original: Any, name: str) -> Any:
+    def _wrap(self, name: str, original: Any) -> Any:
         context = self._context
 
         def move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

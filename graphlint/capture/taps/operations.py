@@ -78,6 +78,16 @@ class OperationsTap:
         """Starts counting the operations of a step anew."""
         self._count = 0
 
+    def suspend(self) -> None:
+        """Takes the mode off the stack while torch's own code makes calls of no interest."""
+        if self._context.full:
+            self._mode.uninstall()
+
+    def resume(self) -> None:
+        """Puts the mode back."""
+        if self._context.full:
+            self._mode.install(self._below)
+
     def remove(self) -> None:
         """Takes the mode off for good, outside every call."""
         remove_mode(self._mode)

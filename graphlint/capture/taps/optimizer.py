@@ -3,6 +3,7 @@
 Steps come through torch's own global hooks. Which parameters a step wrote is told by their version counters.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,12 +32,22 @@ class _Stepping:
 
 
 class OptimizerTap:
-    """Records optimizers and their steps."""
+    """Records optimizers and their steps.
+
+    Args:
+        context: the capture.
+        suspend: takes the recording of operations off while an optimizer computes; a closure runs with it on.
+        resume: puts it back. A step that raises doesn't come back here: the next one that starts does it.
+    """
 
     capability: Capability = "optimizer"
 
-    def __init__(self, context: CaptureContext) -> None:
+    def __init__(
+        self, context: CaptureContext, suspend: Callable[[], None], resume: Callable[[], None]
+    ) -> None:
         self._context = context
+        self._suspend = suspend
+        self._resume = resume
         self._recorder = context.recorder
         self._running: list[_Stepping] = []
 
@@ -88,6 +99,8 @@ class OptimizerTap:
         stepping = _Stepping(number, self._recorder.next_serial(), chain.site, closure=closure)
         stepping.versions = [version_of(parameter) for parameter in _parameters(optimizer)]
         self._running.append(stepping)
+        if not closure:
+            self._suspend()
 
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del args, kwargs
@@ -101,6 +114,8 @@ class OptimizerTap:
         while self._running:
             stepping = self._running.pop()
             if stepping.optimizer == number:
+                if not stepping.closure:
+                    self._resume()
                 self._emit(stepping, optimizer)
                 return
 
@@ -111,10 +126,10 @@ class OptimizerTap:
             after = version_of(parameter)
             if after != before:
                 changed.append(Change(number, before, after))
-            elif parameter.grad is not None:
-                unchanged.append(number)
             if parameter.grad is None:
                 without.append(number)
+            elif after == before:
+                unchanged.append(number)
         end = self._recorder.next_serial()
         self._recorder.emit(
             OptimizerStep(

@@ -56,7 +56,8 @@ class ZeroGradTap:
             module = self._recorder.module(owner)
         else:
             optimizer = self._recorder.optimizer(owner)
-        cleared: list[TensorId] = [self._recorder.tensor(tensor) for tensor, had in before if had]
+        held = [tensor for tensor, had in before if had]
+        cleared: list[TensorId] = [self._recorder.tensor(tensor) for tensor in held]
         self._recorder.emit(
             ZeroGrad(
                 serial=self._recorder.next_serial(),
@@ -64,8 +65,8 @@ class ZeroGradTap:
                 optimizer=optimizer,
                 module=module,
                 cleared=tuple(cleared),
-                already_clear=len(before) - len(cleared),
-                set_to_none=all(tensor.grad is None for tensor, _ in before),
+                already_clear=len(before) - len(held),
+                set_to_none=not held or held[0].grad is None,
             )
         )
 
@@ -81,7 +82,7 @@ def _held(owner: Any) -> list[tuple[torch.Tensor, bool]]:
 
 def _subclasses_with_own(base: type) -> list[type]:
     found: list[type] = []
-    waiting = list(base.__subclasses__())
+    waiting: list[type] = list(base.__subclasses__())
     seen: set[type] = set()
     while waiting:
         kind = waiting.pop()
