@@ -3,8 +3,9 @@
 May import `record` and the rest of `analysis`. Nothing is decided here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from graphlint.analysis.cuts import Cut
 from graphlint.analysis.wording import place
@@ -14,6 +15,20 @@ from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
+
+_HARD = (
+    "replace the hard choice{where} by something with a gradient for training (a softmax, a sigmoid, a "
+    "straight-through estimate)"
+)
+_ANEW = "go on with {source} itself: a tensor made anew{where} has no history"
+_REMEDIES: Mapping[str, str] = {
+    "host": _ANEW,
+    "rewrapped": _ANEW,
+    "integer": _HARD,
+    "comparison": _HARD,
+    "derivative": "pass create_graph=True where the derivative enters the loss{where}",
+    "other": "compute it{where} by operations that keep the graph",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,16 @@ class CutWords:
     def __init__(self, facts: "Facts", seen_from: SiteId | None) -> None:
         self._facts = facts
         self._seen_from = seen_from
+
+    def distinct(self, cuts: tuple[Cut, ...], most: int) -> tuple[Cut, ...]:
+        """Returns the first `most` cuts that lie on lines of their own."""
+        kept: dict[tuple[str, int] | None, Cut] = {}
+        for cut in cuts:
+            frame = self.block(cut) or self._facts.graphs.frame(cut.site)
+            kept.setdefault((frame.path, frame.line) if frame is not None else None, cut)
+        if len(kept) > 1:
+            kept.pop(None, None)
+        return tuple(kept.values())[:most]
 
     def places(self, cut: Cut) -> tuple[Place, ...]:
         """Returns the lines of a cut, the cut itself first."""
@@ -88,29 +113,20 @@ class CutWords:
         match cut.kind:
             case "detach" | "data":
                 also = f"; the detached tensor is right for {kept_for}" if kept_for else ""
-                what = source or "the tensor"
-                return f"build {loss} from {what} itself, without {cut.words}{where}{also}"
+                if source is None or source == loss:
+                    return f"go on with the tensor itself instead of {cut.words}{where}{also}"
+                return f"build {loss} from {source} itself, without {cut.words}{where}{also}"
             case "no-grad":
-                block = self.block(cut)
-                call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
-                quoted = self._facts.wording.call_at(call) if call is not None else None
-                entered = f" ({place(block)})" if block is not None else ""
-                return (
-                    f"run {quoted or 'that call'} with gradients on, outside of the `no_grad` block{entered}"
-                )
-            case "host" | "rewrapped":
-                return f"go on with {source or 'the tensor'} itself: a tensor made anew{where} has no history"
-            case "integer" | "comparison":
-                return (
-                    f"replace the hard choice{where} by something with a gradient for training (a softmax, a "
-                    f"sigmoid, a straight-through estimate)"
-                )
-            case "derivative":
-                return f"pass create_graph=True where the derivative enters the loss{where}"
-            case "other":
-                return f"compute it{where} by operations that keep the graph"
+                return self._remedy_no_grad(cut)
             case _:
-                assert_never(cut.kind)
+                return _REMEDIES[cut.kind].format(where=where, source=source or "the tensor")
+
+    def _remedy_no_grad(self, cut: Cut) -> str:
+        block = self.block(cut)
+        call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
+        quoted = self._facts.wording.call_at(call) if call is not None else None
+        entered = f" ({place(block)})" if block is not None else ""
+        return f"run {quoted or 'that call'} with gradients on, outside of `no_grad`{entered}"
 
     def _name(self, tensor: TensorId, frame: Frame | None) -> str | None:
         name = self._facts.names.tensor_name(tensor, frame.function if frame is not None else None)

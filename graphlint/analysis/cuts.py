@@ -57,12 +57,14 @@ class Connection:
         carried: those from which the gradient has a way too.
         frozen: those of `used` that did not want gradients where they were used.
         cuts: where the way was lost, in time order.
+        complete: whether the record shows how every tensor on the way was made.
     """
 
     used: frozenset[TensorId]
     carried: bool
     frozen: frozenset[TensorId]
     cuts: tuple[Cut, ...]
+    complete: bool
 
 
 class Cuts:
@@ -91,6 +93,7 @@ class Cuts:
             carried=tensor in carried,
             frozen=frozen,
             cuts=tuple(sorted(cuts.values(), key=lambda cut: cut.serial)) if tensor in valued else (),
+            complete=not flow.orphans,
         )
 
     def left_to_python(

@@ -10,6 +10,7 @@ from graphlint.analysis.devices import Devices
 from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
 from graphlint.analysis.names import Names
+from graphlint.analysis.owners import Owners
 from graphlint.analysis.reach import Reach
 from graphlint.analysis.sources import Sources
 from graphlint.analysis.steps import Steps
@@ -58,6 +59,11 @@ class Facts:
     def gradients(self) -> Gradients:
         """The life of each parameter's gradient."""
         return Gradients(self.trace)
+
+    @cached_property
+    def owners(self) -> Owners:
+        """The modules that hold parameters."""
+        return Owners(self)
 
     @cached_property
     def reach(self) -> Reach:

@@ -108,18 +108,6 @@ class Names:
         made = f" made at line {site.frames[0].line}" if site is not None and site.frames else ""
         return f"the {row.type} optimizer{made}"
 
-    def owners(self, tensors: tuple[TensorId, ...]) -> dict[ModuleId, tuple[TensorId, ...]]:
-        """Returns the parameters grouped by the root module that they sit under, the largest group first."""
-        groups: dict[ModuleId, list[TensorId]] = {}
-        for tensor in tensors:
-            places = self.places(tensor)
-            if places:
-                roots = [self.root(place.module) for place in places]
-                named = [root for root in roots if self._best("module", root, None) is not None]
-                groups.setdefault((named or roots)[0], []).append(tensor)
-        ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
-        return {module: tuple(found) for module, found in ranked}
-
     def root(self, module: ModuleId) -> ModuleId:
         """Returns the outermost module that a module was met under."""
         row = self._trace.modules.get(module)

@@ -4,6 +4,7 @@ May import `record` and the rest of `analysis`. An idle branch is no fault: what
 how often it was seen and by whether the backward was there for this optimizer alone.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,21 +77,22 @@ class Reach:
             if found is not None:
                 seen.setdefault(step.optimizer, []).append(found)
         for sightings in seen.values():
-            yield from (missed for missed in sightings if self._proved(missed, sightings))
+            proved = [missed for missed in sightings if self._proved(missed, sightings)]
+            # The first to be told is one of which the record knows the most.
+            yield from sorted(proved, key=lambda missed: missed.connection is None)
         for backward in self._facts.graphs.backwards:
             if backward.error is not None:
-                yield from self._doomed(backward)
+                yield from self.doomed(backward)
 
     def _missed_by(self, step: OptimizerStep) -> Missed | None:
         if step.error is not None:
             return None
         parameters = self.trainable(step.optimizer, step.serial)
-        steps = self._facts.gradients.steps(step.optimizer)
-        place = steps.index(step)
-        after = steps[place - 1].end if place else _START
+        after = self._previous_end.get(step.serial, _START)
         if not parameters or not set(parameters) <= set(step.without_grad):
             return None
-        fills = [b for b in self._fills if after < b.serial < step.end]
+        begin, end = (bisect_right(self._fill_serials, serial) for serial in (after, step.end))
+        fills = self._fills[begin:end]
         if any(not set(parameters).isdisjoint(b.reached) for b in fills):
             return None
         backward = fills[-1] if fills else None
@@ -102,6 +104,21 @@ class Reach:
     @cached_property
     def _fills(self) -> tuple[Backward, ...]:
         return tuple(b for b in self._facts.graphs.backwards if b.call != "autograd.grad" and b.error is None)
+
+    @cached_property
+    def _fill_serials(self) -> list[Serial]:
+        return [backward.serial for backward in self._fills]
+
+    @cached_property
+    def _previous_end(self) -> dict[Serial, Serial]:
+        """The end of the step that each optimizer took before a step."""
+        ends: dict[Serial, Serial] = {}
+        last: dict[OptimizerId, Serial] = {}
+        for step in self._facts.gradients.all_steps:
+            if step.optimizer in last:
+                ends[step.serial] = last[step.optimizer]
+            last[step.optimizer] = step.end
+        return ends
 
     def _built_a_graph(self, parameters: tuple[TensorId, ...], after: Serial, before: Serial) -> bool:
         """Tells whether an operation read a parameter and built a graph on it between two serials."""
@@ -154,9 +171,10 @@ class Reach:
             carried=any(one.carried for one in found),
             frozen=frozenset(t for one in found for t in one.frozen),
             cuts=tuple(cuts[serial] for serial in sorted(cuts)),
+            complete=all(one.complete for one in found),
         )
 
-    def _doomed(self, backward: Backward) -> Iterator[Missed]:
+    def doomed(self, backward: Backward) -> Iterator[Missed]:
         """Yields the optimizer that a backward was there for and could not have reached, had it not raised.
 
         That is: the only optimizer whose gradients were zeroed since the last step of another one in this

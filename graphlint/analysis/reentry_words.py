@@ -5,6 +5,7 @@ May import `record` and the rest of `analysis`. Shared by the rules whose fault 
 
 from typing import TYPE_CHECKING
 
+from graphlint.analysis.cut_words import CutWords
 from graphlint.analysis.reentry import Built, Reentry
 from graphlint.analysis.wording import listed, place
 from graphlint.record.events import OptimizerStep
@@ -75,18 +76,23 @@ class ReentryWords:
         attributes = [t for t in statement.targets if "." in t or "[" in t] if statement is not None else []
         if attributes:
             return f"{listed([f'`{target}`' for target in attributes])} ({where})"
+        return self._what(built)
+
+    def _what(self, built: Built) -> str:
+        """Returns the words for the tensor that a line made: its name, or what the line assigns to."""
+        where = place(built.inner, near=self._frame)
         names = [self._facts.names.tensor_name(tensor, built.inner.function) for tensor in built.tensors]
-        named = [f"`{name}`" for name in names if name is not None]
-        return f"{listed(named)} ({where})" if named else f"what {where} hands on"
+        named = [f"`{name}`" for name in dict.fromkeys(names) if name is not None]
+        statement = self._facts.sources.statement(built.inner.path, built.inner.line)
+        if not named and statement is not None:
+            named = [f"`{target}`" for target in statement.targets]
+        return f"{listed(named)} ({where})" if named else f"what {where} makes"
 
     def _mend_kept(self) -> str:
         built = self._case.entrances[0] if self._case.entrances else None
         if built is None:
             return f"{self._anew()} in each step."
-        names = [self._facts.names.tensor_name(tensor, built.inner.function) for tensor in built.tensors]
-        named = [f"`{name}`" for name in names if name is not None]
-        where = place(built.inner, near=self._frame)
-        what = f"{listed(named)} ({where})" if named else f"what {where} computes"
+        what = self._what(built)
         if self._case.trained_by_earlier(self._case.leaves) is False:
             held = self._facts.wording.owners(sorted(self._case.leaves))
             steppers = listed([self._facts.wording.step(step) for step in self._case.users])
@@ -103,7 +109,7 @@ class ReentryWords:
         calls = self._calls(self._case.entrances)
         where = self._after()
         if not self._case.behind:
-            return f"call {calls} again {where} and build {self._loss} from that."
+            return f"call {calls} again {where} and build {self._loss} from that.{self._uncut()}"
         if (
             self._case.trained_by_earlier(self._case.leaves_behind) is False
             and self._case.earlier is not None
@@ -121,6 +127,18 @@ class ReentryWords:
             f"call {calls} again {where} and build {self._loss} from that; its input comes from {word} "
             f"{also}, whose graph was freed as well, so run {those} again before it."
         )
+
+    def _uncut(self) -> str:
+        """Returns what else is needed where the loss could not have reached what it was there for."""
+        for missed in self._facts.reach.doomed(self._case.backward):
+            owners = self._facts.wording.owners(missed.parameters)
+            words = CutWords(self._facts, self._case.backward.site)
+            cuts = missed.connection.cuts if missed.connection is not None else ()
+            for cut in words.distinct(cuts, 1):
+                for found in words.places(cut)[:1]:
+                    where = place(found.frame, near=self._frame)
+                    return f" Without the cut at {where} this time, or {owners} gets no gradient from it."
+        return ""
 
     def _calls(self, entrances: tuple[Built, ...]) -> str:
         spelled = []

@@ -141,7 +141,7 @@ class Sources:
             first, last = _span(node)
             if first <= line <= last and (best is None or _size(node) <= _size(best)):
                 best = node
-        return _statement(path, best) if best is not None else None
+        return _statement(path, best, self._lines[path]) if best is not None else None
 
 
 def _span(node: ast.stmt) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def _size(node: ast.stmt) -> int:
     return last - first
 
 
-def _statement(path: str, node: ast.stmt) -> Statement:
+def _statement(path: str, node: ast.stmt, lines: list[str]) -> Statement:
     first, last = _span(node)
     compound = isinstance(getattr(node, "body", None), list)
     spelled = ast.unparse(node)
@@ -169,7 +169,7 @@ def _statement(path: str, node: ast.stmt) -> Statement:
         last_line=last,
         text=spelled.splitlines()[0] if compound else " ".join(spelled.split()),
         targets=tuple(_targets(node)),
-        calls=tuple(_calls(node)),
+        calls=tuple(_spelled(call, lines) for call in _calls(node)),
         opens_block=isinstance(node, ast.With | ast.AsyncWith),
     )
 
@@ -189,12 +189,19 @@ def _targets(node: ast.stmt) -> Iterator[str]:
             yield ast.unparse(target)
 
 
-def _calls(node: ast.stmt) -> Iterator[str]:
+def _spelled(node: ast.expr, lines: list[str]) -> str:
+    """Returns an expression as the user wrote it; as Python would write it where it spans lines."""
+    if node.end_lineno == node.lineno and node.end_col_offset is not None and node.lineno <= len(lines):
+        return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
+    return ast.unparse(node)
+
+
+def _calls(node: ast.stmt) -> Iterator[ast.expr]:
     """Yields the calls of a statement (of a compound one, of its header), outermost first."""
     found: list[ast.AST] = [node]
     while found:
         current = found.pop(0)
         if isinstance(current, ast.Call):
-            yield ast.unparse(current)
+            yield current
         children = ast.iter_child_nodes(current)
         found.extend(child for child in children if not isinstance(child, ast.stmt))

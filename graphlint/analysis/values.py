@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphlint.record.events import Backward, HostRead, ModuleCall, Op, OptimizerStep, Transfer, Use
+from graphlint.record.events import (
+    Backward,
+    BatchDraw,
+    HostRead,
+    ModuleCall,
+    Op,
+    OptimizerStep,
+    Transfer,
+    Use,
+)
 from graphlint.record.identity import ModuleId, Serial, StorageId, TensorId
 from graphlint.record.trace import Trace
 
@@ -50,11 +59,14 @@ class Flow:
         tensor: where the walk began.
         tensors: every tensor upstream, itself included.
         links: the links upstream, each with the tensor that it leads to.
+        orphans: tensors upstream of which the record doesn't say how they were made; parameters, buffers
+            and batches left out.
     """
 
     tensor: TensorId
     tensors: frozenset[TensorId]
     links: tuple[tuple[TensorId, Link], ...]
+    orphans: frozenset[TensorId]
 
 
 class Values:
@@ -120,7 +132,8 @@ class Values:
             for link in self._links(current, at, seen):
                 links.append((current, link))
                 waiting.extend((source.tensor, source.serial) for source in link.sources)
-        return Flow(tensor, frozenset(latest), tuple(links))
+        made = {result for result, _ in links} | self._given
+        return Flow(tensor, frozenset(latest), tuple(links), frozenset(latest) - made)
 
     def depends(self, tensor: TensorId, before: Serial, on: Iterable[TensorId]) -> bool:
         """Tells whether the tensor's value at `before` was computed from any of `on`."""
@@ -215,6 +228,13 @@ class Values:
         held = {place.tensor for place in self._trace.parameters if not place.buffer}
         held.update(t for o in self._trace.optimizers.values() for group in o.groups for t in group)
         return frozenset(held)
+
+    @cached_property
+    def _given(self) -> frozenset[TensorId]:
+        """The tensors that nothing in the step had to make: parameters, buffers, batches."""
+        held = {place.tensor for place in self._trace.parameters} | self._parameter_tensors
+        drawn = (e.tensors for e in self._trace.events if isinstance(e, BatchDraw))
+        return frozenset(held.union(*drawn))
 
     @cached_property
     def _by_storage(self) -> dict[StorageId, list[TensorId]]:

@@ -81,14 +81,9 @@ class Wording:
         frame = self.frame(site)
         return f" ({place(frame, near=near)})" if frame is not None else ""
 
-    def owners(self, tensors: Iterable[TensorId], *, limit: int = _LISTED) -> str:
-        """Returns the modules that hold some parameters, "`generator` and `encoder`"; else the parameters."""
-        names = self._facts.names
-        wanted = tuple(tensors)
-        groups = names.owners(wanted)
-        if groups:
-            return listed([names.module(module) for module in groups], limit=limit)
-        return listed([names.parameter(tensor) for tensor in wanted], limit=limit)
+    def owners(self, tensors: Iterable[TensorId]) -> str:
+        """Returns the modules that hold some parameters, "`generator` and `encoder`"."""
+        return listed(self._facts.owners.phrases(tensors))
 
 
 def place(frame: Frame, *, near: Frame | None = None) -> str:
@@ -101,7 +96,7 @@ def place(frame: Frame, *, near: Frame | None = None) -> str:
 
 def listed(phrases: Sequence[str], *, limit: int = _LISTED) -> str:
     """Returns "a", "a and b", "a, b and c", or "a, b, c and 4 more"."""
-    unique = list(dict.fromkeys(phrases))
+    unique = list(dict.fromkeys(phrases)) or ["nothing"]
     if len(unique) > limit:
         unique = [*unique[:limit], f"{len(unique) - limit} more"]
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} and {unique[-1]}"

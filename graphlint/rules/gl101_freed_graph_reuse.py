@@ -47,6 +47,7 @@ from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
 _MOST_LINES = 3
+_VIA = "by way of this call"
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
@@ -89,7 +90,7 @@ class _Story:
     def occurrence(self) -> Occurrence:
         return Occurrence(
             message=self._message(),
-            labels=tuple(self._labels()),
+            labels=_told_once(self._labels()),
             fix=" ".join(part for part in (self._words.remedy(), self._words.retaining()) if part),
             step=self._facts.steps.step_of(self._case.backward.serial),
             last_step=self._facts.steps.last_step(self._case.backward.serial),
@@ -113,7 +114,7 @@ class _Story:
         if earlier is not None:
             parted = self._facts.graphs.parting(earlier.site, self._case.backward.site)
         if parted is not None and parted[1] != self._frame:
-            yield label(parted[1], "by way of this call")
+            yield label(parted[1], _VIA)
         shown = self._case.lines if self._case.whole else self._case.entrances
         if self._case.whole and len(shown) > _MOST_LINES:
             shown = (*shown[: _MOST_LINES - 1], shown[-1])
@@ -124,7 +125,7 @@ class _Story:
             if at is not None:
                 yield label(at, f"freed here{self._when(earlier)}")
             if parted is not None and parted[0] != at:
-                yield label(parted[0], "freed by way of this call")
+                yield label(parted[0], f"freed {_VIA}")
 
     def _built(self, built: Built) -> Iterator[Label]:
         outlives = self._case.kind in {"carried", "kept"}
@@ -135,7 +136,7 @@ class _Story:
         what = f", {listed(named)}" if named else ""
         yield label(frame, f"built here: {counted(len(built.nodes), 'node')}{what}")
         if self._case.kind == "carried" and built.frame != frame:
-            yield label(built.frame, "built by way of this call")
+            yield label(built.frame, f"built {_VIA}")
         if self._case.kind == "kept":
             statement = self._facts.sources.statement(frame.path, frame.line)
             words = {name for name in names if name is not None}
@@ -148,8 +149,9 @@ class _Story:
         missing = self._without_gradient()
         if not missing:
             return "torch raises"
-        verb = "gets" if len(self._facts.names.owners(missing)) == 1 else "get"
-        return f"torch raises, and {self._facts.wording.owners(missing)} {verb} no gradient"
+        owners = self._facts.owners.phrases(missing)
+        verb = "gets" if len(owners) == 1 and owners[0].startswith("`") else "get"
+        return f"torch raises, and {listed(owners)} {verb} no gradient"
 
     def _without_gradient(self) -> tuple[TensorId, ...]:
         """Returns the parameters that this backward was there for: those no optimizer has stepped yet."""
@@ -167,6 +169,13 @@ class _Story:
     def _when(self, earlier: Backward) -> str:
         then = self._facts.steps.step_of(earlier.serial)
         return f" (step {then})" if then is not None else ""
+
+
+def _told_once(labels: Iterator[Label]) -> tuple[Label, ...]:
+    """Returns the labels without those that only lead to a line which another label marks already."""
+    found = tuple(labels)
+    marked = {(one.path, one.line) for one in found if _VIA not in one.text}
+    return tuple(one for one in found if _VIA not in one.text or (one.path, one.line) not in marked)
 
 
 _BAD = Example(

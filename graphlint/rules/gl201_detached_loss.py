@@ -98,7 +98,7 @@ class _Story:
 
     def _cuts(self) -> tuple[Cut, ...]:
         connection = self._missed.connection
-        return connection.cuts[:_MOST_CUTS] if connection is not None else ()
+        return self._words.distinct(connection.cuts, _MOST_CUTS) if connection is not None else ()
 
     def _message(self) -> str:
         if self._missed.backward is None:
@@ -127,13 +127,13 @@ class _Story:
         if connection is None:
             return ""
         if not connection.used:
-            unread = self._complete() and not self._reads()
+            unread = connection.complete and self._all_seen() and not self._reads()
             return f", nor do values: {self._owners} isn't used to compute {self._loss}" if unread else ""
         if not connection.cuts:
             return ""
         return f". Values flow from {self._owners} to {self._loss}, but the gradient's way back is cut"
 
-    def _complete(self) -> bool:
+    def _all_seen(self) -> bool:
         """Tells whether nothing was left unseen that could have carried values."""
         end = self._facts.trace.end
         return end is not None and not end.unseen

@@ -89,7 +89,7 @@ def _message(facts: Facts, backward: Backward, connection: Connection | None) ->
 
 def _labels(words: CutWords, frame: Frame, connection: Connection | None) -> Iterator[Label]:
     yield label(frame, "called here on a loss that requires no gradient: torch raises")
-    for cut in (connection.cuts if connection is not None else ())[:_MOST_CUTS]:
+    for cut in words.distinct(connection.cuts if connection is not None else (), _MOST_CUTS):
         for found in words.places(cut):
             yield label(found.frame, found.text)
 
@@ -97,7 +97,7 @@ def _labels(words: CutWords, frame: Frame, connection: Connection | None) -> Ite
 def _fix(facts: Facts, words: CutWords, backward: Backward, connection: Connection | None) -> str:
     loss = facts.wording.loss(backward)
     if connection is not None and connection.cuts:
-        remedies = [words.remedy(cut, loss) for cut in connection.cuts[:_MOST_CUTS]]
+        remedies = [words.remedy(cut, loss) for cut in words.distinct(connection.cuts, _MOST_CUTS)]
         return f"{listed(remedies)}. Setting requires_grad on {loss} would silence torch and train nothing."
     if connection is not None and connection.used and connection.used == connection.frozen:
         owners = facts.wording.owners(sorted(connection.used))

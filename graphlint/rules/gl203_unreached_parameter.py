@@ -41,10 +41,10 @@ from graphlint.analysis.wording import counted, listed
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.identity import ModuleId, TensorId
 from graphlint.record.tables import Frame
 
 _MOST_PLACES = 3
+_ONE_NAME = 2  # backticks
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
@@ -57,7 +57,7 @@ def check(facts: Facts) -> Iterator[Occurrence]:
 
 
 def _occurrence(facts: Facts, finder: UnreachedParameters, found: Unreached, frame: Frame) -> Occurrence:
-    modules = _modules(facts, found.parameters)
+    modules = facts.owners.phrases(found.parameters)
     what = listed(modules)
     optimizer = facts.names.optimizer(found.optimizer)
     words = CutWords(facts, found.losses[0].site)
@@ -85,40 +85,17 @@ def _message(facts: Facts, found: Unreached, what: str, verb: str) -> str:
 def _fix(facts: Facts, found: Unreached, words: CutWords, what: str, optimizer: str) -> str:
     if found.reason == "cut":
         loss = facts.wording.loss(found.losses[0])
-        remedy = listed([words.remedy(cut, loss) for cut in found.cuts[:_MOST_PLACES]])
+        remedy = listed([words.remedy(cut, loss) for cut in words.distinct(found.cuts, _MOST_PLACES)])
         return f"{remedy}; or leave {what} out of {optimizer} if no training is meant."
-    return f"call {what} in the forward pass, or leave {what} out of the model and of {optimizer}."
-
-
-def _modules(facts: Facts, parameters: tuple[TensorId, ...]) -> list[str]:
-    """Returns the outermost modules that hold nothing else than the parameters; else the parameters."""
-    owners: dict[ModuleId, None] = {}
-    for parameter in parameters:
-        places = facts.names.places(parameter)
-        if not places:
-            return [facts.names.parameter(tensor) for tensor in parameters]
-        owners[_widest(facts, places[0].module, frozenset(parameters))] = None
-    return [facts.names.module(module) for module in owners]
-
-
-def _widest(facts: Facts, module: ModuleId, parameters: frozenset[TensorId]) -> ModuleId:
-    """Returns the outermost module around `module` all of whose parameters are among `parameters`."""
-    best = module
-    row = facts.trace.modules.get(module)
-    while row is not None and row.path:
-        if not set(facts.values.module_parameters(row.id)) <= parameters:
-            break
-        best = row.id
-        above = row.path.rpartition(".")[0]
-        row = next((m for m in facts.trace.modules.values() if m.root == row.root and m.path == above), None)
-    return best
+    it = "it" if what.count("`") == _ONE_NAME else "them"
+    return f"call {what} in the forward pass, or take {it} out of the model and of {optimizer}."
 
 
 def _labels(
     facts: Facts, finder: UnreachedParameters, found: Unreached, frame: Frame, words: CutWords
 ) -> Iterator[Label]:
     yield label(frame, f"steps {counted(len(found.parameters), 'parameter')} that never got a gradient")
-    for cut in found.cuts[:_MOST_PLACES]:
+    for cut in words.distinct(found.cuts, _MOST_PLACES):
         for shown in words.places(cut):
             yield label(shown.frame, shown.text)
     if found.reason == "unused":
