@@ -1,4 +1,4 @@
-"""What every report says of the run itself; may import `record`.
+"""What every report says of the run itself; may import `analysis` and `record`.
 
 One summary for all formats, so that none forgets to say what was not seen.
 """
@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from graphlint.record.events import Repeat, ScriptError, StepBoundary
+from graphlint.analysis.steps import Steps
+from graphlint.record.events import ScriptError
 from graphlint.record.header import Level
 from graphlint.record.trace import Trace
 
@@ -51,18 +52,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def summarize(trace: Trace) -> Run:
     """Returns the summary of a trace's run, with paths as the record has them."""
     header, end = trace.header, trace.end
-    boundaries = [event for event in trace.events if isinstance(event, StepBoundary)]
-    repeated = sum(event.count for event in trace.events if isinstance(event, Repeat))
+    steps = Steps(trace)
     return Run(
         script=header.script,
         argv=header.argv,
         ended=end.how if end is not None else "unknown",
         exit_code=end.exit_code if end is not None else None,
         error=_error(trace),
-        steps=end.steps if end is not None else len(boundaries) + repeated,
-        full_steps=(
-            end.full_steps if end is not None else sum(boundary.level == "full" for boundary in boundaries)
-        ),
+        steps=end.steps if end is not None else steps.count,
+        full_steps=end.full_steps if end is not None else sum(step.level == "full" for step in steps.all),
         level=header.level,
         devices=tuple(sorted({tensor.device for tensor in trace.tensors.values()})),
         simulated=header.simulated,

@@ -7,7 +7,7 @@ import pytest
 
 from graphlint.lint.finding import Finding, Label
 from graphlint.lint.rule import Report, RuleOutcome
-from graphlint.record.events import Repeat, ScriptError, StepBoundary
+from graphlint.record.events import Backward, Repeat, ScriptError, StepBoundary
 from graphlint.record.header import End, Header
 from graphlint.record.identity import Serial, StorageId, TensorId
 from graphlint.record.tables import Frame, Tensor
@@ -292,10 +292,11 @@ def test_ending_of_the_run_is_said(end, argv, expected):
 
 
 def test_steps_of_a_broken_off_trace_are_counted():
-    def boundary(serial, level):
-        return StepBoundary(serial=Serial(serial), after=Serial(serial), reason="batch", level=level)
+    def step(serial, level):
+        yield StepBoundary(serial=Serial(serial), after=Serial(serial), reason="batch", level=level)
+        yield Backward(serial=Serial(serial + 1), end=Serial(serial + 2), call="Tensor.backward", roots=())
 
-    events = [boundary(0, "full"), boundary(5, "watch"), Repeat(serial=Serial(9), like=Serial(5), count=7)]
+    events = [*step(0, "full"), *step(5, "watch"), Repeat(serial=Serial(9), like=Serial(5), count=7)]
     shown = text(make_report(), make_trace(events, end="missing"))
     assert shown.splitlines()[0] == "graphlint: no findings in 9 steps (1 at full level); 1 rule checked"
     assert "  not seen     everything after the place where the trace breaks off\n" in shown
