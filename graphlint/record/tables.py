@@ -96,13 +96,13 @@ class Parameter(Row, frozen=True, kw_only=True, tag="parameter"):
 class Optimizer(Row, frozen=True, kw_only=True, tag="optimizer"):
     """An optimizer and its parameter groups; repeated with the same id when a group is added.
 
-    `lrs` holds each group's learning rate when it was met.
+    `lrs` holds each group's learning rate when it was met; None where it was no finite number.
     """
 
     id: OptimizerId
     type: str
     groups: tuple[tuple[TensorId, ...], ...]
-    lrs: tuple[float, ...] = ()
+    lrs: tuple[float | None, ...] = ()
     site: SiteId | None = None
 
 

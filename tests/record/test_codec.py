@@ -12,8 +12,8 @@ from graphlint.errors import TraceError
 from graphlint.record.codec import decode, encode, load, save
 from graphlint.record.events import Backward, ScriptError
 from graphlint.record.header import FORMAT_VERSION, End, Header
-from graphlint.record.identity import Serial, TensorId
-from graphlint.record.tables import Source
+from graphlint.record.identity import OptimizerId, Serial, TensorId
+from graphlint.record.tables import Optimizer, Source
 from graphlint.record.trace import Record
 
 HEADER = Header(graphlint="0.1.0", torch="2.13.0", python="3.11.0", script="train.py")
@@ -85,6 +85,12 @@ def test_text_that_utf8_cannot_hold_is_escaped():
     record = Source(path="/caf\udce9.py", text="ok")
     _, back = decode([encode(HEADER), encode(record)], origin="t")
     assert back == Source(path="/caf\\udce9.py", text="ok")
+
+
+def test_learning_rate_that_json_cannot_hold_is_read_as_none():
+    record = Optimizer(id=OptimizerId(0), type="SGD", groups=((), ()), lrs=(float("inf"), 0.1))
+    _, back = decode([encode(HEADER), encode(record)], origin="t")
+    assert back.lrs == (None, 0.1)
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
