@@ -9,11 +9,12 @@ from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Finding
 from graphlint.record.events import Backward, ModuleCall
 from graphlint.record.graph import Graph, Node
-from graphlint.record.identity import ModuleId, Serial
+from graphlint.record.identity import ModuleId, Serial, SiteId
+from graphlint.report.drawing.around import Edges, Surroundings
 from graphlint.report.drawing.boxes import Stage
 from graphlint.report.drawing.collapse import MOST_NEIGHBORS, opened, tamed
-from graphlint.report.drawing.diagram import Box, Diagram, Edge, EdgeKind
-from graphlint.report.drawing.inputs import Entry, Makers, entries
+from graphlint.report.drawing.diagram import Diagram, EdgeKind
+from graphlint.report.drawing.inputs import Makers, entries
 from graphlint.report.drawing.marks import node_marks
 from graphlint.report.drawing.repeats import fold
 from graphlint.report.drawing.scene import Scene, crossing
@@ -21,8 +22,6 @@ from graphlint.report.drawing.structure import Group, Item, Wiring, by_call, for
 from graphlint.report.drawing.subjects import Subject
 from graphlint.report.drawing.touch import Touches
 from graphlint.report.drawing.wording import Words, clip, plural
-
-MOST_INPUTS = 16
 
 
 class Composer:
@@ -33,9 +32,12 @@ class Composer:
         self.trace = trace = facts.trace
         self.words = Words(facts)
         self.touches = Touches(trace, findings)
-        self.makers = Makers(trace)
+        self.makers = Makers(trace, self._touched)
         self.calls = {event.serial: event for event in trace.events if isinstance(event, ModuleCall)}
         self.backwards = {event.serial: event for event in trace.events if isinstance(event, Backward)}
+
+    def _touched(self, site: SiteId | None) -> bool:
+        return bool(self.touches.at(self.touches.innermost([site])))
 
     def scene(self, backward: Backward, graph: Graph) -> Scene:
         """Returns what the boxes of one backward are made from."""
@@ -75,7 +77,7 @@ class Composer:
         root = self._tree(scene, order, min(MOST_NEIGHBORS, 4 * boxes))
         stage = Stage(scene, opened(root.items, boxes, lambda item: _mixed(scene, item)))
         stage.place(root.items)
-        edges = _Edges()
+        edges = Edges()
         for target, sources in enumerate(scene.wiring.before):
             for source in sources:
                 if target in stage.at and source in stage.at and not _chained(stage, source, target):
@@ -83,9 +85,10 @@ class Composer:
                         "crossing" if crossing(scene, source) or crossing(scene, target) else "flow"
                     )
                     edges.add(stage.at[source], stage.at[target], kind)
-        self._leaves(scene, stage, edges)
-        self._losses(scene, stage, edges, backward)
-        notes = self._data(scene, stage, edges, order)
+        around = Surroundings(self.trace, scene, stage, edges)
+        around.add_leaves()
+        around.add_losses(backward)
+        notes = around.add_data(entries(self.trace, graph, order, self.makers, self.calls))
         hidden = sum(box.nodes for box in stage.boxes if box.kind == "call" and box.nodes > 1)
         if hidden:
             notes.append(f"Closed boxes stand for {hidden:,} of the {len(order):,} nodes.")
@@ -135,116 +138,6 @@ class Composer:
         root = fold(by_call(graph, order, self.calls, same), scene.wiring, look, kind, line)
         return tamed(root, function, most)
 
-    def _leaves(self, scene: Scene, stage: Stage, edges: "_Edges") -> None:
-        """Adds a box for each leaf that is no module's parameter."""
-        users: dict[int, set[str]] = {}
-        for giver, receiver in scene.graph.edges:
-            if is_leaf(scene.graph, receiver) and giver in stage.at:
-                users.setdefault(receiver, set()).add(stage.at[giver])
-        together: dict[tuple[str, ...], list[int]] = {}
-        for index, found in users.items():
-            leaf = scene.graph.nodes[index].leaf
-            if leaf is None or self.words.parameter(leaf) is None:
-                together.setdefault(tuple(sorted(found)), []).append(index)
-        for keys, leaves in together.items():
-            nodes = [scene.graph.nodes[index] for index in leaves]
-            names = [self.words.tensor(node.leaf) if node.leaf is not None else "" for node in nodes]
-            shape = f"leaf {tuple(nodes[0].shape)}" if len(nodes) == 1 else plural(len(nodes), "leaf")
-            key = f"leaf{leaves[0]}"
-            stage.boxes.append(
-                Box(
-                    key=key,
-                    kind="leaf",
-                    title=clip(", ".join(name for name in names if name), 46) or "no variable's name",
-                    lines=(shape,),
-                    device=scene.node_devices[leaves[0]],
-                    tooltip=("this backward fills .grad of each", *(name for name in names if name)),
-                )
-            )
-            for user in keys:
-                edges.add(key, user, "flow")
-
-    def losses(self, backward: Backward) -> tuple[Box, ...]:
-        """Returns a box for each tensor on which the backward was called, up to a limit."""
-        frame = self.words.frame(backward.site)
-        scope = frame.function if frame is not None else None
-        lines = self.touches.innermost([backward.site])
-        tags = self.touches.at(lines)
-        tip = [self.words.place(each) for each in lines]
-        tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
-        return tuple(
-            Box(
-                key=f"loss{position}",
-                kind="loss",
-                title=self.words.tensor(tensor, scope) or "loss",
-                lines=("the backward starts here",),
-                tags=tuple(dict.fromkeys(finding.code for finding in tags)),
-                tooltip=tuple(tip),
-            )
-            for position, tensor in enumerate(backward.roots[:MOST_INPUTS])
-        )
-
-    def _losses(self, scene: Scene, stage: Stage, edges: "_Edges", backward: Backward) -> None:
-        roots = scene.graph.roots
-        for position, box in enumerate(self.losses(backward)):
-            root = roots[position] if len(roots) == len(backward.roots) else roots[0] if roots else None
-            stage.boxes.append(box)
-            if root in stage.at:
-                edges.add(stage.at[root], box.key, "flow")
-
-    def _data(self, scene: Scene, stage: Stage, edges: "_Edges", order: tuple[int, ...]) -> list[str]:
-        """Adds the data and the cuts that feed the graph; returns what had to be left out."""
-        left = 0
-        shown: dict[object, str] = {}
-        for entry in entries(self.trace, scene.graph, order, self.makers, self.calls):
-            heads = dict.fromkeys(stage.at[index] for index in entry.nodes if index in stage.at)
-            name = self.words.tensor(entry.tensor)
-            owned = self.words.parameter(entry.tensor) is not None
-            if not heads or (entry.cut is None and (owned or not name)):
-                continue
-            same = (entry.cut_site, name) if entry.cut is not None else entry.tensor
-            key = shown.get(same)
-            if key is None:
-                if len(shown) >= MOST_INPUTS:
-                    left += 1
-                    continue
-                key = shown[same] = f"in{len(shown)}"
-                stage.boxes.append(self._entry(entry, key, name))
-            for head in heads:
-                edges.add(key, head, "cut" if entry.cut is not None else "input")
-        return [f"{plural(left, 'more input')} not shown."] if left else []
-
-    def _entry(self, entry: Entry, key: str, name: str) -> Box:
-        row = self.trace.tensors.get(entry.tensor)
-        device = row.device if row is not None else ""
-        if entry.cut is None:
-            shape = f"{tuple(row.shape)}" if row is not None else ""
-            return Box(
-                key=key,
-                kind="input",
-                title=name,
-                lines=("data " + shape,),
-                device=device,
-                tooltip=("data: takes no gradient",),
-            )
-        frames = self.touches.innermost([entry.cut_site])
-        tags = self.touches.at(frames)
-        source = next((use.tensor for use in entry.cut.inputs if use.requires_grad), entry.tensor)
-        how = "no_grad" if not entry.cut.grad_mode else entry.cut.name.rpartition(".")[2]
-        tip = [self.words.place(frame) for frame in frames]
-        tip.extend(f"{finding.code} {finding.rule}: {finding.message}" for finding in tags)
-        return Box(
-            key=key,
-            kind="cut",
-            title=self.words.tensor(source) or name or "a tensor",
-            code=self.words.code(frames[0]) if frames else "",
-            says=(f"cut off here ({how}): no gradient goes further back",),
-            device=device,
-            marks=("cut",),
-            tags=tuple(dict.fromkeys(finding.code for finding in tags)),
-            tooltip=tuple(tip),
-        )
-
     def subtitle(self, subject: Subject) -> tuple[str, ...]:
         """Returns where and when a backward ran, how large its graph is, and what became of it."""
         backward = subject.backward
@@ -261,20 +154,6 @@ class Composer:
         else:
             lines.append("frees what it walks when it ends")
         return tuple(lines)
-
-
-class _Edges:
-    """Arrows between boxes, each once; a crossing outranks a plain one."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], EdgeKind] = {}
-
-    def add(self, tail: str, head: str, kind: EdgeKind) -> None:
-        if tail != head and (kind == "crossing" or (tail, head) not in self._found):
-            self._found[tail, head] = kind
-
-    def all(self) -> tuple[Edge, ...]:
-        return tuple(Edge(tail=tail, head=head, kind=kind) for (tail, head), kind in self._found.items())
 
 
 def _numbers(graph: Graph, calls: dict[Serial, ModuleCall]) -> dict[Serial, tuple[int, int]]:

@@ -16,6 +16,7 @@ import graphviz
 
 from graphlint.errors import GraphlintError, UsageError
 from graphlint.record.identity import TensorId
+from graphlint.report.drawing.around import losses
 from graphlint.report.drawing.boxes import node_box
 from graphlint.report.drawing.compose import Composer
 from graphlint.report.drawing.diagram import Box, Diagram, Edge
@@ -147,10 +148,10 @@ def _boxes(
             )
         else:
             boxes[str(id(function))] = node_box(scene, index, f"n{index}")
-    losses = composer.losses(subject.backward)
+    boxes_of_losses = losses(scene, subject.backward)
     for number, root in enumerate(roots):
-        if number < len(losses):
-            boxes[str(id(root))] = losses[number]
+        if number < len(boxes_of_losses):
+            boxes[str(id(root))] = boxes_of_losses[number]
         else:
             boxes[str(id(root))] = Box(key=f"loss{number}", kind="loss", title="loss")
     return boxes
