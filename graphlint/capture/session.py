@@ -81,8 +81,9 @@ class Session:
         if _active.get() is not None:
             raise UsageError("graphlint is already recording: captures can't be nested")
         with ExitStack() as stack:
-            token = _active.set(self)
-            stack.callback(_active.reset, token)
+            _active.set(self)
+            # Not a reset by token: an audit of an async function may end outside of the task that began it.
+            stack.callback(_active.set, None)
             self._sink = Sink(self.options.trace)
             stack.callback(self._sink.close)
             self._sink.add(self._header())
@@ -290,7 +291,10 @@ class Session:
         )
 
     def trace(self) -> Trace:
-        """Returns the record; call it after the block."""
-        if self._trace is None:
-            self._trace = Trace.from_records(self._sink.records)
-        return self._trace
+        """Returns the record; inside the block that of the steps that have ended, without an end."""
+        if self._trace is not None:
+            return self._trace
+        trace = Trace.from_records(self._sink.records)
+        if trace.complete:
+            self._trace = trace
+        return trace
