@@ -137,9 +137,10 @@ class Cuts:
     ) -> tuple[frozenset[TensorId], frozenset[TensorId]]:
         used: set[TensorId] = set()
         asking: set[TensorId] = set()
-        for _, link in links:
+        for result, link in links:
             for source in link.sources:
-                if source.tensor in wanted:
+                # What wrote to the parameter itself, to initialise it, is no use of it.
+                if source.tensor in wanted and result not in wanted:
                     used.add(source.tensor)
                     if source.requires_grad:
                         asking.add(source.tensor)
