@@ -103,9 +103,14 @@ class Journeys:
         return self._by_serial.get(transfer)
 
     def exposed(self, tensor: TensorId) -> bool:
-        """Tells whether Python could write the tensor's memory without torch noticing."""
+        """Tells whether Python could write the tensor's memory without torch noticing.
+
+        So it could where the memory was handed to or taken from Python, and where nobody knows who made it.
+        """
         row = self._trace.tensors.get(tensor)
-        return row is None or row.storage in self._walker.exposed
+        if row is None or row.storage in self._walker.exposed:
+            return True
+        return row.storage not in self._walker.made
 
     @cached_property
     def _by_serial(self) -> dict[Serial, Arrival]:
@@ -143,6 +148,9 @@ class _Walker:
         )
         self.arrivals: list[Arrival] = []
         self.exposed: set[StorageId] = set()
+        self.made = {
+            row.storage for row in trace.tensors.values() if row.parameter or row.id in self._buffers
+        }
 
     def operation(self, op: Op) -> None:
         """Follows an operation: its inputs stand, views share, what it changed is new."""
@@ -168,6 +176,8 @@ class _Walker:
         row = self._tensors.get(output)
         if row is None:
             return
+        if all(self._storage(use.tensor) != row.storage for use in op.inputs):
+            self.made.add(row.storage)
         for standing in held:
             source = self._tensors.get(standing.stop.tensor)
             if source is not None and (source.storage, source.bytes) == (row.storage, row.bytes):
@@ -182,9 +192,11 @@ class _Walker:
         if transfer.method == "copy_":
             self.rewritten(transfer.result)
         self._standing.pop(transfer.result, None)
+        row = self._tensors.get(transfer.result)
+        if row is not None:
+            self.made.add(row.storage)
         if transfer.dtype_changed:
             return
-        row = self._tensors.get(transfer.result)
         device = row.device if row is not None else transfer.to_device
         earlier = next((stop for stop in source.value.stops if self._good_on(stop, device)), None)
         stop = Stop(device, transfer.result, transfer, source.stop, self._epoch(transfer.result))
@@ -231,6 +243,10 @@ class _Walker:
         self._standing[use.tensor] = standing
         return standing
 
-    def _epoch(self, tensor: TensorId) -> int:
+    def _storage(self, tensor: TensorId) -> StorageId | None:
         row = self._tensors.get(tensor)
-        return self._epochs.get(row.storage, 0) if row is not None else 0
+        return row.storage if row is not None else None
+
+    def _epoch(self, tensor: TensorId) -> int:
+        storage = self._storage(tensor)
+        return self._epochs.get(storage, 0) if storage is not None else 0

@@ -24,22 +24,26 @@ class Left:
     """A tensor that was on another device than the rest.
 
     Attributes:
+        tensor: which tensor; None when only the line's variables are known.
         name: what the user calls it; None when it is nameless. `described` says what it is then.
         device: where it was.
         passed: whether it was an argument of a module that the user called.
         held: whether it belongs to the module, as a plain attribute.
         parameter: whether it is a parameter, so that its module is what was left behind.
+        factory: whether it was made from no other tensor, so that `device=` would have put it anywhere.
         asked: the lines that asked it onto that device.
         made: the lines that made it there.
         kept: the line that stored it in an attribute, where it was made.
     """
 
+    tensor: TensorId | None
     name: str | None
     described: str
     device: str
     passed: bool = False
     held: bool = False
     parameter: bool = False
+    factory: bool = False
     asked: tuple[Frame, ...] = ()
     made: tuple[Frame, ...] = ()
     kept: Frame | None = None
@@ -82,21 +86,23 @@ def find_mismatch(facts: "Facts") -> Mismatch | None:
 
 def _from_operands(facts: "Facts", error: ScriptError) -> Mismatch | None:
     """What the tensors that the line names tell by themselves, where the operation was not recorded."""
-    devices = list(dict.fromkeys(operand.device for operand in error.operands if operand.shape))
-    wanted = next((device for device in devices if device != "cpu"), None)
-    if wanted is None or len(devices) < 2 or not error.frames:  # noqa: PLR2004 - a mismatch takes two
+    wanted = next((operand.device for operand in error.operands if operand.device != "cpu"), None)
+    elsewhere = [operand for operand in error.operands if operand.device != wanted]
+    # A number on the CPU may meet any device; without a shape stand also a module's parameters.
+    behind = [operand for operand in elsewhere if operand.shape] or elsewhere
+    if wanted is None or not behind or not error.frames:
         return None
     frame = error.frames[0]
     left = tuple(
         Left(
+            tensor=operand.tensor,
             name=operand.name,
             described="a tensor",
             device=operand.device,
             parameter=operand.tensor is not None and operand.tensor in facts.devices.parameters,
             asked=tuple(_asked(facts, operand.tensor, error.serial)) if operand.tensor is not None else (),
         )
-        for operand in error.operands
-        if operand.shape and operand.device != wanted
+        for operand in behind
     )
     return Mismatch(error.serial, frame, frame, wanted, None, (), left)
 
@@ -233,12 +239,14 @@ class _Operation:
         lines = [self._facts.devices.line(event) for event in made if isinstance(event, Op)]
         held = call is None and existed and not parameter
         return Left(
+            tensor=tensor,
             name=self._facts.names.tensor_name(tensor, frame.function),
             described=self._facts.names.tensor(tensor),
             device=self._facts.devices.of(tensor, self._op.serial),
             passed=call is not None,
             held=held,
             parameter=parameter,
+            factory=bool(made) and isinstance(made[0], Op) and not made[0].inputs,
             asked=tuple(_asked(self._facts, tensor, self._op.serial)),
             made=tuple(dict.fromkeys(line for line in lines if line is not None)),
             kept=self._stored(tensor, lines[0]) if held and lines else None,

@@ -56,11 +56,15 @@ class Detour:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Predictions that moved to a device where they were only reduced to a loss; `along` moved with them."""
+    """Predictions that moved to a device where they were only reduced to a loss.
+
+    `along` are other arguments of the loss that moved with them; `native` those that were there all along.
+    """
 
     move: Transfer
     reduction: Reduction
     along: tuple[Transfer, ...]
+    native: tuple[TensorId, ...]
 
 
 def find_return(facts: "Facts", back: Transfer) -> Return | None:
@@ -105,10 +109,15 @@ def _through_torch(facts: "Facts", back: Transfer) -> Detour | None:
 
 
 def _needs_only_the_value(local: Local) -> bool:
-    """Tells whether one value that moved in, and constants, are all that the result was computed from."""
+    """Tells whether the result was computed from one value that moved in, and what was made on the way.
+
+    A table that the host keeps is a reason to ask the host.
+    """
     if local.parameters or local.given or local.opaque:
         return False
     if len({arrival.source.tensor for arrival in local.arrivals}) != 1:
+        return False
+    if any(op.serial < local.arrivals[0].serial for op in local.made):
         return False
     own = all(op.name.startswith("torch.") for op in local.operations)
     return own and not any(op.name.startswith(_BETTER_ON_THE_HOST) for op in (*local.operations, *local.made))
@@ -160,13 +169,15 @@ def find_hop(facts: "Facts", move: Transfer) -> Hop | None:
         return None
     cost = 0
     along: list[Transfer] = []
+    native: list[TensorId] = []
     for other in reduction.others:
         local = facts.devices.local(other, reduction.operations[-1].serial)
         if local.parameters or local.opaque or _at_home(facts, local, reduction):
             return None
         cost += sum(facts.devices.bytes(tensor) for tensor in local.given)
+        native += [] if local.arrivals else [other]
         along += [arrival for arrival in local.arrivals if arrival.from_device == move.from_device]
-    return Hop(move, reduction, tuple(along)) if cost <= move.bytes else None
+    return Hop(move, reduction, tuple(along), tuple(native)) if cost <= move.bytes else None
 
 
 def _at_home(facts: "Facts", local: Local, reduction: Reduction) -> bool:

@@ -71,6 +71,11 @@ def called(facts: "Facts", move: Move) -> str:
     return f"`{known}`" if known is not None else facts.names.tensor(move.transfer.source.tensor)
 
 
+def sentence(text: str) -> str:
+    """Returns the text with a capital at its start."""
+    return text[:1].upper() + text[1:]
+
+
 def sized(count: int) -> str:
     """Returns "96 bytes", "1.2 KB", "4 MB"."""
     if count == 1:

@@ -51,7 +51,7 @@ from graphlint.analysis.devices_roundtrips import (
     find_return,
     real_moves,
 )
-from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sized
+from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
@@ -115,14 +115,15 @@ def _returned(facts: Facts, found: Return, back: Move) -> _Sighting:
 def _keep(facts: Facts, found: Return, back: Move, left: Frame | None) -> str:
     """Returns the remedy: which copy to use, by the name it has or the one to give it."""
     home = found.home.device
+    away = bare(facts, found.back.source.tensor, back.frame) or bare(facts, found.out.result, back.frame)
+    result = bare(facts, found.back.result, back.frame)
     kept = bare(facts, found.home.tensor, back.frame)
-    moved = bare(facts, found.back.result, back.frame) or bare(facts, found.back.source.tensor, back.frame)
-    if kept is not None and kept != moved:
+    if kept is not None and kept not in {away, result}:
         return f"Use `{kept}`, which is still on {home}, and drop the move at {place(back.frame)}."
-    own = (
-        f"`{moved}_{home.partition(':')[0]}`" if moved is not None and moved.isidentifier() else "of its own"
-    )
     before = f" before {place(left, near=back.frame)} moves it" if left is not None else ""
+    if result is not None and result != away:
+        return f"Keep the tensor on {home} as `{result}`{before}, and drop the move at {place(back.frame)}."
+    own = f"`{away}_{home.partition(':')[0]}`" if away is not None and away.isidentifier() else "of its own"
     return (
         f"Keep the tensor on {home} under a name {own}{before}, and use that instead of the move at "
         f"{place(back.frame)}."
@@ -136,11 +137,7 @@ def _detoured(facts: Facts, found: Detour, left: Move, back: Move) -> _Sighting:
         _label(left.frame, f"{name} left {home} for the {HOST} here: {sized(found.out.bytes)} moved"),
     ]
     works = [facts.wording.frame(event.site) for event in found.works]
-    labels += [
-        _label(frame, f"worked on by the {HOST} here")
-        for frame in works
-        if frame is not None and frame.line not in {left.frame.line, back.frame.line}
-    ]
+    labels += [_label(frame, f"worked on by the {HOST} here") for frame in works if frame is not None]
     what = (
         "only puts its elements in another order" if found.rearranged else "computes on it without any module"
     )
@@ -175,8 +172,16 @@ def _hopped(facts: Facts, found: Hop, moved: Move) -> _Sighting:
         f"{name}, computed on {home}, moves to {away} only for {loss} to be computed there: no parameter on "
         f"{away} takes part. {size} go there and as much gradient comes back in every step.",
         labels,
-        f"Compute {loss} on {home}, where {name} is: drop the {_moves(drop)} at {listed(drop)}.",
+        f"Compute {loss} on {home}, where {name} is: drop the {_moves(drop)} at {listed(drop)}"
+        f"{_send(facts, found, moved)}.",
     )
+
+
+def _send(facts: Facts, found: Hop, moved: Move) -> str:
+    """Returns ", and move `labels` to cuda:0 instead", where the loss has arguments that were never there."""
+    names = [bare(facts, tensor, moved.frame) for tensor in found.native]
+    spelled = [f"`{name}`" if name is not None else "the loss's other arguments" for name in names]
+    return f", and move {listed(spelled)} to {found.move.from_device} instead" if spelled else ""
 
 
 def _moves(places: list[str]) -> str:
@@ -185,8 +190,11 @@ def _moves(places: list[str]) -> str:
 
 def _sighting(kind: tuple[str, int], moved: Move, message: str, labels: list[Label], fix: str) -> _Sighting:
     journey = (kind[0], moved.frame.path, kind[1], moved.frame.line)
+    one: dict[tuple[str, int], Label] = {}
+    for label in labels:
+        one.setdefault((label.path, label.line), label)
     occurrence = Occurrence(
-        message=message, labels=tuple(dict.fromkeys(labels)), fix=fix, step=moved.step, cause=journey
+        message=sentence(message), labels=tuple(one.values()), fix=fix, step=moved.step, cause=journey
     )
     return _Sighting(journey, occurrence, moved.step)
 

@@ -29,8 +29,8 @@ that do nothing hide those that do, and are what people add first when an error 
 
 ## Known limits
 
-Asking a loader's batch or a freshly made tensor onto a device is never reported: it is how device-agnostic
-code is written. Moves are recorded in the first steps only.
+Asking a loader's batch or a freshly made tensor onto a device is never reported, nor is a move inside a
+module's forward: it is how device-agnostic code is written. Moves are recorded in the first steps only.
 """
 
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def check(facts: Facts) -> Iterator[Occurrence]:
 def _occurrences(key: _Function, lines: list[_Line]) -> Iterator[Occurrence]:
     number = len(lines)
     devices = listed(sorted({line.device for line in lines}))
-    where = "the script" if key[2] == "<module>" else f"`{key[2].rpartition('.')[2]}`"
+    where = "The script" if key[2] == "<module>" else f"`{key[2].rpartition('.')[2]}`"
     places = listed([str(line.frame.line) for line in lines], limit=_LABELS)
     names = listed([line.name for line in lines], limit=4)
     labels = [Label(path=line.frame.path, line=line.frame.line, text=line.reason) for line in lines]
@@ -113,7 +113,7 @@ def _tensor_lines(facts: Facts) -> Iterator[_Line]:
     by_place: dict[_Place, list[tuple[Transfer, Frame]]] = {}
     for transfer in facts.devices.transfers:
         frame = facts.devices.line(transfer)
-        if frame is not None:
+        if frame is not None and transfer.module is None:
             by_place.setdefault((frame.path, frame.line), []).append((transfer, frame))
     for found in by_place.values():
         if all(transfer.noop for transfer, _ in found):

@@ -38,7 +38,7 @@ from itertools import pairwise
 
 from graphlint.analysis.devices_journeys import Arrival, Stop
 from graphlint.analysis.devices_roundtrips import real_moves
-from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sized
+from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
@@ -133,7 +133,7 @@ def _constant(facts: Facts, sent: Sequence[_Sent]) -> Iterator[Occurrence]:
         here = [item for item in inside if item.step == step]
         size = sized(sum(item.arrival.transfer.bytes for item in here))
         yield Occurrence(
-            message=(
+            message=sentence(
                 f"{name} goes from {first.arrival.transfer.from_device} to {device} in every step, and "
                 f"nothing changes it in between. That sends the same {size} each step."
             ),
@@ -193,7 +193,7 @@ def _twice(facts: Facts, before: _Sent, again: _Sent) -> Iterator[Occurrence]:
             Label(path=before.frame.path, line=before.frame.line, text=f"sent to {device} here before")
         )
     yield Occurrence(
-        message=(
+        message=sentence(
             f"{name} is sent from {again.arrival.transfer.from_device} to {device} again within a step, and "
             f"changed since {'the time before' if same_line else near}. That is {size} a step for nothing."
         ),

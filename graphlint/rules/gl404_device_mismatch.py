@@ -32,6 +32,7 @@ that is known.
 from collections.abc import Iterator, Sequence
 
 from graphlint.analysis.devices_mismatch import Left, Mismatch, find_mismatch
+from graphlint.analysis.devices_wording import sentence
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
@@ -46,18 +47,26 @@ def check(facts: Facts) -> Iterator[Occurrence]:
     found = find_mismatch(facts)
     if found is None:
         return
-    left = found.left
-    names = listed([_spelled(item) for item in left])
-    be, wrong = ("is" if len(left) == 1 else "are"), listed(sorted({item.device for item in left}))
-    met = f" in {_inside(found)}" if found.raised != found.blamed else ""
+    names, wrong = _names(facts, found), listed(sorted({item.device for item in found.left}))
+    be = "is" if len(found.left) == 1 else "are"
     what = f"{found.holder} lies on {found.wanted}" if found.holder else f"the rest lies on {found.wanted}"
+    met = f"They meet in {_inside(found)}, and" if found.raised != found.blamed else "They meet here, and"
     yield Occurrence(
-        message=f"{names} {be} on {wrong} while {what}: they meet{met} and torch raises.",
-        labels=tuple(dict.fromkeys(_labels(found)))[:_LABELS],
-        fix=_fix(found),
+        message=sentence(f"{names} {be} on {wrong} while {what}. {met} torch raises."),
+        labels=tuple(dict.fromkeys(_labels(facts, found)))[:_LABELS],
+        fix=_fix(facts, found),
         step=facts.steps.step_of(found.serial),
         cause=("mismatch", found.blamed.path, found.blamed.line),
     )
+
+
+def _names(facts: Facts, found: Mismatch) -> str:
+    """Returns the names of what was left behind; parameters go by their module's name."""
+    parameters = [item.tensor for item in found.left if item.parameter and item.tensor is not None]
+    names = [_spelled(item) for item in found.left if not (item.parameter and item.tensor is not None)]
+    if parameters:
+        names.insert(0, f"the parameters of {facts.wording.owners(parameters)}")
+    return listed(names)
 
 
 def _spelled(left: Left) -> str:
@@ -68,18 +77,18 @@ def _inside(found: Mismatch) -> str:
     return f"`{found.raised.function}` ({place(found.raised, near=found.blamed)})"
 
 
-def _labels(found: Mismatch) -> Iterator[Label]:
-    blamed = [item for item in found.left if item.passed]
-    text = f"{listed([_spelled(item) for item in blamed or found.left])} on {found.left[0].device}, "
-    yield _label(
-        found.blamed, f"{text}passed in here" if blamed else f"{text}meets {found.wanted} here: torch raises"
-    )
+def _labels(facts: Facts, found: Mismatch) -> Iterator[Label]:
+    names = _names(facts, found)
+    if any(item.passed for item in found.left):
+        yield _label(found.blamed, f"{names} passed in here")
+    else:
+        yield _label(found.blamed, f"torch raises here: {names} on {found.left[0].device}")
     if found.raised != found.blamed:
-        yield _label(found.raised, f"meets {found.wanted} here: torch raises")
+        yield _label(found.raised, f"torch raises here: the rest lies on {found.wanted}")
     for item in found.left:
         for frame in item.asked[-2:]:
             yield _label(frame, f"{_spelled(item)} was put on {item.device} here")
-        for frame in (made for made in item.made if made not in item.asked):
+        for frame in (made for made in item.made if made not in item.asked and not item.parameter):
             yield _label(frame, f"{_spelled(item)} was made on {item.device} here")
         if item.kept is not None:
             yield _label(item.kept, f"{_spelled(item)} is kept as a plain attribute here")
@@ -87,27 +96,26 @@ def _labels(found: Mismatch) -> Iterator[Label]:
         yield _label(frame, f"{found.holder or 'the module'} was moved to {found.wanted} here")
 
 
-def _fix(found: Mismatch) -> str:
+def _fix(facts: Facts, found: Mismatch) -> str:
     """Returns the remedy: what to move where, and the line to do it on."""
-    first = found.left[0]
-    if first.parameter:
-        return f"Move the module to {found.wanted} before the loop: `.to({found.wanted!r})`."
+    first, to = found.left[0], found.wanted
+    if first.parameter and first.tensor is not None:
+        owner = facts.wording.owners([item.tensor for item in found.left if item.tensor is not None])
+        return f"Move {owner} to {to} as well, before the optimizer is made: `.to({to!r})`."
     if first.held:
         name = first.name.removeprefix("self.") if first.name is not None else "name"
         where = f"at {place(first.kept, near=found.blamed)}" if first.kept is not None else "in its __init__"
         return (
-            f"Register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module "
-            f"takes its buffers along, a plain attribute stays behind."
+            f"Register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module takes "
+            f"its buffers along, a plain attribute stays behind."
         )
-    names = listed([_spelled(item) for item in found.left])
-    asked, made = _at(found.left, "asked"), _at(found.left, "made")
+    names, asked, made = _names(facts, found), _at(found.left, "asked"), _at(found.left, "made")
     if asked:
-        return f"Put {names} on {found.wanted} instead: `.to({found.wanted!r})` on {asked}."
-    if made and not first.passed:
-        return f"Make {names} on {found.wanted}: `device=` on {made}."
-    if made:
-        return f"Put {names} on {found.wanted}, where {made} makes them, or at {place(found.blamed)}."
-    return f"Put {names} on {found.wanted} before {place(found.blamed)}: `.to({found.wanted!r})`."
+        return f"Put {names} on {to} instead: `.to({to!r})` on {asked}."
+    if made and all(item.factory for item in found.left):
+        return f"Make {names} on {to}: `device={to!r}` on {made}."
+    them = "it" if len(found.left) == 1 else "them"
+    return f"Put {names} on {to} before {place(found.blamed)} uses {them}: `.to({to!r})`."
 
 
 def _at(left: Sequence[Left], which: str) -> str:
