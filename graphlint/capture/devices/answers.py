@@ -7,7 +7,7 @@ import torch
 from torch._tensor_str import _str as tensor_text
 
 from graphlint.capture.devices.labels import Label, tensors_in
-from graphlint.capture.devices.mixing import check_index, check_same_device
+from graphlint.capture.devices.mixing import check_index, check_same_device, sure_device
 from graphlint.capture.devices.mode import Handler, SimulationMode
 
 Call: TypeAlias = Callable[..., Any]
@@ -38,6 +38,8 @@ def handlers() -> dict[Any, Handler]:
         torch._pack_padded_sequence: _pack_padded,
         torch._pad_packed_sequence: _pad_packed,
     }
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        table[getattr(torch, name)] = _recurrent
     for name in dir(torch):
         if name.startswith(_FOREACH):
             table[getattr(torch, name)] = _foreach
@@ -195,6 +197,23 @@ def _pad_packed(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs:
     if label is not None and label.device != "cpu":
         mode.adopt((data,), label)
     return data, sizes
+
+
+def _recurrent(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a recurrent layer: state and weights must be where the input is; batch sizes stay out of it."""
+    packed = len(args) > 3 and isinstance(args[3], (tuple, list))  # noqa: PLR2004 (input, sizes, state, weights)
+    state, weights = (args[2], args[3]) if packed else (args[1], args[2])
+    home = sure_device(mode.table, args[0])
+    if home is not None and not mode.in_engine():
+        for name, values in (("hidden", (state,)), ("parameter", weights)):
+            for tensor in tensors_in(values):
+                there = sure_device(mode.table, tensor)
+                if there is not None and there != home:
+                    raise RuntimeError(
+                        f"Input and {name} tensors are not at the same device, found input tensor at {home} "
+                        f"and {name} tensor at {there}"
+                    )
+    return mode.compute(func, args, kwargs, check=False)
 
 
 def _dtype_word(tensor: torch.Tensor) -> str:

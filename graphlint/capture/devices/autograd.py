@@ -75,6 +75,15 @@ def _patch_saved_tensor_hooks(patches: Patches, mode: SimulationMode) -> None:
 
 def _patch_module_hooks(patches: Patches, mode: SimulationMode) -> None:
     """Labels the gradients given to full backward hooks from the module's inputs and outputs."""
+    wrapped_class = torch.nn.modules.module._WrappedHook
+    real_call = wrapped_class.__call__
+
+    @wraps(real_call)
+    def call(hook: Any, *args: Any, **kwargs: Any) -> Any:
+        mode.adopt_in_engine(args)
+        return real_call(hook, *args, **kwargs)
+
+    patches.set(wrapped_class, "__call__", call)
     hook_class = torch.utils.hooks.BackwardHook
 
     def remembering(name: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.serialization
 
-from graphlint.capture.devices.labels import Label
+from graphlint.capture.devices.labels import label_of
 from graphlint.capture.devices.mode import SimulationMode
 from graphlint.capture.devices.patches import Patches
 
-_UNSURE_CPU = Label("cpu", certain=False)
+_UNSURE_CPU = label_of("cpu", certain=False)
 
 
 class _Files:
@@ -141,7 +141,7 @@ def _place(mode: SimulationMode, storage: Any, location: str, *, sure: bool) -> 
         )
     untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
     if device.type == "cuda":
-        mode.table.put_storage(untyped, Label(mode.machine.name(device)))
+        mode.table.put_storage(untyped, label_of(mode.machine.name(device)))
     elif not sure:
         mode.table.put_storage(untyped, _UNSURE_CPU)
     return storage

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from graphlint.capture.devices.generators import make_generator_type
-from graphlint.capture.devices.labels import Label
+from graphlint.capture.devices.labels import label_of
 from graphlint.capture.devices.legacy import NAMES, CudaTensorType
 from graphlint.capture.devices.mode import SimulationMode
 from graphlint.capture.devices.patches import Patches
@@ -268,7 +268,7 @@ def _patch_accelerator(patches: Patches, mode: SimulationMode) -> None:
 
 def _patch_types(patches: Patches, mode: SimulationMode) -> None:
     def place(tensor: torch.Tensor) -> torch.Tensor:
-        mode.table.put(tensor, Label(mode.machine.name("cuda")))
+        mode.table.put(tensor, label_of(mode.machine.name("cuda")))
         return tensor
 
     patches.set_many(torch.cuda, {name: CudaTensorType(name, place, mode.device_of) for name in NAMES})

@@ -8,6 +8,7 @@ frees the memory of the values as usual. An unlabelled storage is on the CPU.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +30,14 @@ class Label:
     pinned: bool = False
 
 
+CPU = Label("cpu")
 PINNED = Label("cpu", pinned=True)
+
+
+@cache
+def label_of(device: str, *, certain: bool = True) -> Label:
+    """Returns the one label of that device, to be compared with `is`."""
+    return CPU if device == "cpu" and certain else Label(device, certain=certain)
 
 
 class LabelTable:
@@ -156,3 +164,14 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
                 yield from tensors_in(value)
         elif isinstance(value, dict):
             yield from tensors_in(value.values())
+
+
+def collect_tensors(values: Any, found: list[torch.Tensor]) -> None:
+    """Appends the tensors in nested tuples, lists and dicts to `found`: the fast form of `tensors_in`."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            collect_tensors(value, found)
+        elif isinstance(value, dict):
+            collect_tensors(value.values(), found)

@@ -17,7 +17,7 @@ import torch.utils._device
 import torch.utils._foreach_utils
 import torch.utils.dlpack
 
-from graphlint.capture.devices.labels import Label, tensors_in
+from graphlint.capture.devices.labels import label_of, tensors_in
 from graphlint.capture.devices.legacy import parse_type
 from graphlint.capture.devices.mode import SimulationMode, joint_label
 from graphlint.capture.devices.patches import Patches
@@ -226,7 +226,7 @@ def _patch_makers(patches: Patches, mode: SimulationMode) -> None:
     def from_dlpack(ext_tensor: Any, **kwargs: Any) -> torch.Tensor:
         result = real_import(ext_tensor, **kwargs)
         label = (
-            mode.label(ext_tensor) if isinstance(ext_tensor, torch.Tensor) else Label("cpu", certain=False)
+            mode.label(ext_tensor) if isinstance(ext_tensor, torch.Tensor) else label_of("cpu", certain=False)
         )
         mode.adopt((result,), label)
         return result

@@ -78,7 +78,7 @@ def check_same_device(
     first: str | None = None
     mixed = False
     for tensor in tensors:
-        device = _sure_device(table, tensor)
+        device = sure_device(table, tensor)
         if device is None or (device == "cpu" and tensor.dim() == 0):
             continue
         if first is None:
@@ -97,11 +97,11 @@ def check_index(table: LabelTable, tensor: torch.Tensor, index: Any) -> None:
 
     A CPU index into a GPU tensor is fine, and a 0-dim integer is read as a number wherever it is.
     """
-    home = _sure_device(table, tensor)
+    home = sure_device(table, tensor)
     if home is None:
         return
     for part in tensors_in(index if isinstance(index, tuple) else (index,)):
-        device = _sure_device(table, part)
+        device = sure_device(table, part)
         if device in {None, "cpu", home} or part.dim() == 0:
             continue
         raise RuntimeError(
@@ -109,7 +109,7 @@ def check_index(table: LabelTable, tensor: torch.Tensor, index: Any) -> None:
         )
 
 
-def _sure_device(table: LabelTable, tensor: torch.Tensor) -> str | None:
+def sure_device(table: LabelTable, tensor: torch.Tensor) -> str | None:
     """Returns where the tensor is, None when that isn't certain or it has no place (meta)."""
     label = table.get(tensor)
     if label is None:
@@ -122,14 +122,14 @@ def _writes_to_cpu_scalar(
 ) -> bool:
     name = getattr(func, "__name__", "")
     in_place = name in _ADDING_IN_PLACE
-    return in_place and _sure_device(table, tensors[0]) == "cpu"
+    return in_place and sure_device(table, tensors[0]) == "cpu"
 
 
 def _wording(
     table: LabelTable, func: Callable[..., Any], tensors: Sequence[torch.Tensor], args: Sequence[Any]
 ) -> str:
     name = getattr(func, "__name__", "").partition(".")[0].strip("_")
-    devices = [_sure_device(table, tensor) for tensor in tensors]
+    devices = [sure_device(table, tensor) for tensor in tensors]
     if name.startswith("conv"):
         return _convolution(table, args) or _two_devices(*_first_two(devices))
     if name in {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"}:
@@ -139,7 +139,7 @@ def _wording(
     found: list[tuple[str, str]] = []
     for argument, position in arguments:
         value = args[position] if position < len(args) else None
-        device = _sure_device(table, value) if isinstance(value, torch.Tensor) else None
+        device = sure_device(table, value) if isinstance(value, torch.Tensor) else None
         if device is not None:
             found.append((argument, device))
     for argument, device in found[1:]:
@@ -184,13 +184,13 @@ def _one_differs(argument: str, device: str, common: str, method: str) -> str:
 
 def _convolution(table: LabelTable, args: Sequence[Any]) -> str | None:
     given, weight = args[0], args[1]
-    if _sure_device(table, given) == _sure_device(table, weight):
+    if sure_device(table, given) == sure_device(table, weight):
         return None
     ending = " or input should be a MKLDNN tensor and weight is a dense tensor"
     return (
         f"Input type ({legacy_type(given, table.get(given))}) and weight type "
         f"({legacy_type(weight, table.get(weight))}) should be the same"
-        + (ending if (_sure_device(table, given) or "cpu") == "cpu" else "")
+        + (ending if (sure_device(table, given) or "cpu") == "cpu" else "")
     )
 
 

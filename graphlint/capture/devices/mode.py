@@ -14,7 +14,16 @@ import torch
 import torch.utils._device
 from torch.overrides import TorchFunctionMode
 
-from graphlint.capture.devices.labels import PINNED, Label, LabelTable, address_of, tensors_in
+from graphlint.capture.devices.labels import (
+    CPU,
+    PINNED,
+    Label,
+    LabelTable,
+    address_of,
+    collect_tensors,
+    label_of,
+    tensors_in,
+)
 from graphlint.capture.devices.machine import Machine
 from graphlint.capture.devices.mixing import check_same_device, computes_on_all
 from graphlint.capture.modes import installed_modes
@@ -104,33 +113,52 @@ class SimulationMode(TorchFunctionMode):
         check: bool = True,
     ) -> Any:
         """Calls `func` on the CPU and labels what comes out."""
-        asked = kwargs.get("device")
-        target = self.machine.name(asked) if asked is not None else self.default_name(func)
-        if target is not None:
-            if target != "cpu" and not target.startswith("cuda"):
+        target = None
+        if kwargs or func in self._constructors:
+            target, pinned, kwargs = self._place(func, kwargs)
+            if pinned and target in {None, CPU}:
+                target = PINNED
+            if target is not None and not target.device.startswith(("cpu", "cuda")):
                 return func(*args, **kwargs)
-            kwargs = {**kwargs, "device": "cpu"}
-        pinned = bool(kwargs.get("pin_memory"))
-        if pinned:
-            kwargs = {**kwargs, "pin_memory": False}
-        if target is None and not pinned and not len(self.table):
+        table = self.table
+        if target is None and not len(table):
             return func(*args, **kwargs)
-        tensors = [*tensors_in(args), *tensors_in(kwargs.values())]
-        labels = [self.table.get(tensor) for tensor in tensors]
-        label = Label(target) if target is not None else joint_label(labels)
-        if check and len(tensors) > 1 and label is not None and self._checked(func):
-            check_same_device(self.table, func, tensors, args)
-        if pinned and (label is None or label.device == "cpu"):
-            label = PINNED
-        if label is None or (label.device == "cpu" and label.certain and not label.pinned):
+        tensors: list[torch.Tensor] = []
+        collect_tensors(args, tensors)
+        if kwargs:
+            collect_tensors(kwargs.values(), tensors)
+        labels = [table.get(tensor) for tensor in tensors]
+        common = labels[0] if labels else None
+        mixed = labels.count(common) != len(labels)
+        label = target or (joint_label(labels) if mixed else common)
+        if mixed and check and label is not None and self._checked(func):
+            check_same_device(table, func, tensors, args)
+        if label is None or label is CPU or (label.pinned and label is not target):
             return func(*args, **kwargs)
-        before, self._thread.making = self._thread.making, label
+        state = self._thread
+        before, state.making = state.making, label
         try:
             result = func(*args, **kwargs)
         finally:
-            self._thread.making = before
-        self.label_results(result, label, tensors)
+            state.making = before
+        if mixed or type(result) is not torch.Tensor or target is not None:
+            self.label_results(result, label, tensors)
+        elif table.get(result) is None:
+            table.put(result, label)
         return result
+
+    def _place(
+        self, func: Callable[..., Any], kwargs: dict[str, Any]
+    ) -> tuple[Label | None, bool, dict[str, Any]]:
+        """Returns what `device=` and `pin_memory=` ask for, and the arguments that make it on the CPU."""
+        asked = kwargs.get("device")
+        target = self.machine.name(asked) if asked is not None else self.default_name(func)
+        pinned = bool(kwargs.get("pin_memory"))
+        if target is not None and (target == "cpu" or target.startswith("cuda")):
+            kwargs = {**kwargs, "device": "cpu"}
+        if pinned:
+            kwargs = {**kwargs, "pin_memory": False}
+        return (None if target is None else label_of(target)), pinned, kwargs
 
     def label_results(self, result: Any, label: Label, inputs: list[torch.Tensor]) -> None:
         """Labels the new storages in `result`; those of `inputs` keep what they have."""
@@ -147,7 +175,7 @@ class SimulationMode(TorchFunctionMode):
         """Returns a copy of `tensor` with the label `target`; autograd builds the node of a real move."""
         moved = torch.Tensor.to(tensor, device="cpu", copy=True, **options)
         if target != "cpu":
-            self.table.put(moved, Label(target))
+            self.table.put(moved, label_of(target))
         return moved
 
     @contextmanager
@@ -169,7 +197,7 @@ class SimulationMode(TorchFunctionMode):
         state = self._thread
         before = state.engine_label
         state.engine_depth += 1
-        state.engine_label = Label(label.device, certain=False) if label is not None else None
+        state.engine_label = label_of(label.device, certain=False) if label is not None else None
         try:
             with self.enabled():
                 yield

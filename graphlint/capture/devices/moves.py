@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from graphlint.capture.devices.labels import PINNED, Label, tensors_in
+from graphlint.capture.devices.labels import PINNED, label_of, tensors_in
 from graphlint.capture.devices.legacy import parse_type
 from graphlint.capture.devices.mixing import legacy_type
 from graphlint.capture.devices.mode import Handler, SimulationMode
@@ -177,7 +177,7 @@ def _new_tensor(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs:
         return func(*args, **kwargs)
     result = func(*args, **{**kwargs, "device": "cpu"})
     if name != "cpu":
-        mode.table.put(result, Label(name))
+        mode.table.put(result, label_of(name))
     return result
 
 
@@ -201,7 +201,7 @@ def _made_from_data(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwa
         kwargs = {**kwargs, "pin_memory": False}
     result = func(*args, **kwargs)
     if target is not None and target != "cpu":
-        mode.table.put(result, Label(target))
+        mode.table.put(result, label_of(target))
     elif pinned:
         mode.table.put(result, PINNED)
     return result
@@ -225,6 +225,6 @@ def _as_tensor(mode: SimulationMode, func: Call, args: tuple[Any, ...], kwargs: 
         # Memory shared with numpy or a buffer stays on the host: what goes to the GPU is a copy.
         with torch._C.DisableTorchFunction():
             result = func(*args, **{**kwargs, "device": "cpu"}).clone()
-        mode.table.put(result, Label(target))
+        mode.table.put(result, label_of(target))
         return result
     return _made_from_data(mode, func, args, kwargs)

@@ -128,6 +128,17 @@ def test_hooks_get_labelled_gradients(gpu):
     net(given * 2).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+def test_old_module_hooks_get_gradients_that_mix(gpu):
+    given = torch.randn(2, 3, device="cuda", requires_grad=True)
+    net = nn.Linear(3, 2).cuda()
+    kept = []
+    net.register_backward_hook(lambda module, into, out: kept.extend(out))
+    output = net(given)
+    output.sum().backward()
+    assert (kept[0] * output).device == GPU
+
+
 def test_functional_transforms(gpu):
     given = torch.randn(3, device="cuda")
     assert torch.func.grad(lambda x: (x**2).sum())(given).device == GPU

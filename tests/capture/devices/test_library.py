@@ -84,6 +84,20 @@ def test_recurrent_layers(gpu, make):
     assert all(parameter.grad.is_cuda for parameter in layer.parameters())
 
 
+def test_recurrent_layers_want_state_and_weights_where_the_input_is(gpu):
+    layer, given = nn.LSTM(3, 4).cuda(), torch.ones(2, 1, 3, device="cuda")
+    with pytest.raises(RuntimeError, match=r"Input and hidden tensors .* at cuda:0 and hidden tensor at cpu"):
+        layer(given, (torch.zeros(1, 1, 4), torch.zeros(1, 1, 4)))
+    with pytest.raises(
+        RuntimeError, match=r"Input and parameter tensors .* at cpu and parameter tensor at cuda:0"
+    ):
+        layer(given.cpu())
+    with pytest.raises(RuntimeError, match="Input and hidden tensors"):
+        nn.GRU(3, 4).cuda()(given, torch.zeros(1, 1, 4))
+    output, _ = nn.GRU(3, 4).cuda()(given, torch.zeros(1, 1, 4, device="cuda"))
+    assert output.is_cuda
+
+
 def test_layers(gpu):
     image = torch.randn(2, 3, 8, 8, device="cuda")
     assert (

@@ -37,6 +37,7 @@ def everything_patched():
         torch.utils.dlpack,
         torch.utils._foreach_utils,
         torch.utils.hooks.BackwardHook,
+        torch.nn.modules.module._WrappedHook,
         torch._C.ScriptFunction,
         torch._C.ScriptMethod,
         BackwardCFunction,
