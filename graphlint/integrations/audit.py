@@ -59,8 +59,9 @@ class Audit:
     As a decorator, each outermost call is a training step. The audit begins with the first call and ends
     after `steps` calls, when a call raises, by `end()`, or with the process. As a context manager it spans
     the block; steps are found as under `graphlint run`, or marked by `graphlint.step()`; of a longer block
-    the report covers the first `steps`. What was found is printed once, on stderr, when the audit ends.
-    Inside `graphlint run` calls only mark steps: the run reports.
+    the report covers the first `steps`. What was found is printed once, on stderr: of a decorated function
+    after its third call and of the rest when the audit ends. Inside `graphlint run` calls only mark steps:
+    the run reports.
 
     Attributes:
         report: what was found; None until the audit has ended, and under `graphlint run`.
@@ -145,9 +146,13 @@ class Audit:
             FindingsError: it was the last, something was found, and the user asked to raise.
         """
         self.running = False
+        if self._auditing.state != "recording":
+            return
         self._calls += 1
         if error is not None or self._calls == self._steps:
             self.finish(error, all_steps=error is None)
+        elif self._calls == FULL_STEPS:
+            self._auditing.report_early()
 
     def finish(self, error: BaseException | None, *, all_steps: bool = False) -> None:
         """Ends the audit if it is under way; `error` is what ended the audited code.

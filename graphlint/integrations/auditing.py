@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from graphlint.capture.options import CaptureOptions
 from graphlint.errors import GraphlintError, UsageError
 from graphlint.integrations.first_steps import first_steps
@@ -49,6 +51,7 @@ class Auditing:
         self._thread: int | None = None
         self._process: int | None = None
         self._trace: Trace | None = None
+        self._printed: set[str] = set()
         self.session: Session | None = None
         self.state: State = "new"
 
@@ -90,13 +93,23 @@ class Auditing:
         self.state = "ended"
         if not recording or self.session is None:
             return None
-        kept = _OwnFault()
         report: Report | None = None
-        with kept:
+        with _OwnFault():
             self._close(error, all_steps=all_steps)
             report = self._judge()
-            self._print(report)
+            if report is not None:
+                self._print(report)
         return report
+
+    def report_early(self) -> None:
+        """Prints what the steps so far show, if they show anything, and nothing of it again later."""
+        if self.session is None:
+            return
+        with _OwnFault():
+            self._trace = self.session.trace()
+            report = self._judge()
+            if report is not None and report.findings:
+                self._print(report)
 
     def _close(self, error: BaseException | None, *, all_steps: bool) -> None:
         session = self.session
@@ -116,24 +129,28 @@ class Auditing:
 
         return judge(self._trace, self._selection) if self._trace is not None else None
 
-    def _print(self, report: Report | None) -> None:
-        if report is None:
+    def _print(self, report: Report) -> None:
+        """Prints the report; of one that was printed in part before, only the findings that are new."""
+        new = tuple(finding for finding in report.findings if finding.fingerprint not in self._printed)
+        if self._printed and not new:
             return
+        report = msgspec.structs.replace(report, findings=new)
         stream = sys.stderr
         on_terminal = stream.isatty()
         width = shutil.get_terminal_size((_WIDTH, 24)).columns if on_terminal else _WIDTH
         color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        stream.write(self.text(report, width=width, color=color))
+        stream.write(self.text(report, width=width, color=color, summary=not self._printed))
         stream.flush()
+        self._printed.update(finding.fingerprint for finding in new)
 
-    def text(self, report: Report, *, width: int = _WIDTH, color: bool = False) -> str:
+    def text(self, report: Report, *, width: int = _WIDTH, color: bool = False, summary: bool = True) -> str:
         """Returns the report on this audit as text."""
         from graphlint.report.text import render
 
         if self._trace is None:
             return ""
         text = io.StringIO()
-        render(report, self._trace, text, width=width, color=color)
+        render(report, self._trace, text, width=width, color=color, summary=summary)
         return text.getvalue()
 
 
