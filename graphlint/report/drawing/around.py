@@ -98,7 +98,7 @@ class Surroundings:
                     continue
                 key = shown[same] = f"in{len(shown)}"
                 self._stage.boxes.append(
-                    self._data(entry, key, name) if entry.cut is None else self._cut(entry.cut, key)
+                    self._data(entry, key, name) if entry.cut is None else self._cut(entry.cut, key, name)
                 )
             for head in heads:
                 self._edges.add(key, head, "cut" if entry.cut is not None else "input")
@@ -124,7 +124,7 @@ class Surroundings:
             tooltip=("data: takes no gradient",),
         )
 
-    def _cut(self, cut: Cut, key: str) -> Box:
+    def _cut(self, cut: Cut, key: str, result: str) -> Box:
         words = self._scene.words
         frames = self._scene.touches.innermost([cut.site])
         tags = self._scene.touches.at(frames)
@@ -132,7 +132,7 @@ class Surroundings:
         return Box(
             key=key,
             kind="cut",
-            title=words.tensor(cut.source) or "a tensor",
+            title=words.tensor(cut.source) or result or "a tensor",
             code=words.code(frames[0]) if frames else "",
             says=(f"cut off here ({cut.how}): no gradient goes further back",),
             device=row.device if row is not None else "",
