@@ -98,6 +98,13 @@ class StepClock:
         """An operation changed a leaf in place, as an update by hand does."""
         self._last_update = serial
 
+    def gradients_cleared(self) -> None:
+        """Gradients that were filled in this step were cleared: what they were gathered for has ended.
+
+        A step that a gradient scaler leaves out ends in this way, without an update.
+        """
+        self._updated = self._updated or self.trained
+
     def _leaves_changed(self) -> bool:
         for reference, version in self._leaves:
             leaf = reference()
@@ -107,6 +114,7 @@ class StepClock:
 
     def optimizer_starts(self, optimizer: OptimizerId) -> None:
         """An optimizer is about to step: does it come round again?"""
+        self._optimizer_ever_stepped = True
         if self.by_hand:
             return
         if optimizer in self._order:
@@ -118,7 +126,6 @@ class StepClock:
 
     def optimizer_ended(self, optimizer: OptimizerId, serial: Serial) -> None:
         """An optimizer has stepped."""
-        self._optimizer_ever_stepped = True
         self._leaves = []
         self._order.append(optimizer)
         self._updated = True

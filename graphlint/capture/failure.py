@@ -95,12 +95,12 @@ def _operand(name: str, value: Any, recorder: Recorder) -> Operand | None:
         parameter = next(value.parameters(), None)
         if parameter is None:
             return None
-        return Operand(f"{name}'s parameters", str(parameter.device), (), None)
+        return Operand(f"{name}'s parameters", recorder.device(parameter), (), None)
     if isinstance(value, torch.Tensor):
         number = recorder.tensors.find(value)
         return Operand(
             name,
-            str(value.device),
+            recorder.device(value),
             tuple(int(size) for size in value.shape),
             None if number is None else TensorId(number),
         )

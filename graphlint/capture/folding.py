@@ -42,8 +42,6 @@ class Segment:
 
     def split(self, after: Serial) -> list[AnyEvent]:
         """Takes out and returns the events that come after `after`: they belong to the next step."""
-        if not self.events or self.events[-1].serial <= after:
-            return []
         later = [event for event in self.events if event.serial > after]
         self.events = [event for event in self.events if event.serial <= after]
         return later

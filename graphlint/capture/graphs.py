@@ -125,8 +125,8 @@ class Walk:
                 edges.append((source, target))
         return edges
 
-    def shape(self, leaves: Sequence[TensorId]) -> Hashable:
-        """Returns what two graphs have in common when they were built by the same code on the same leaves."""
+    def shape(self, leaves: Sequence[Hashable]) -> Hashable:
+        """Returns what two graphs have in common when the same code built them on leaves with these keys."""
         return (self.kinds, self._targets, self.roots, tuple(leaves))
 
 
@@ -169,7 +169,9 @@ class NodeStamps:
         return tuple(visits)
 
 
-def executed_indexes(walk: Walk, targets: Sequence[Any], leaves: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+def executed_indexes(
+    walk: Walk, targets: Sequence[Any], leaves: Sequence[torch.Tensor]
+) -> tuple[int, ...] | None:
     """Returns the nodes that the engine would run to reach the targets alone; None when that is all.
 
     Args:
@@ -232,10 +234,10 @@ class GraphStore:
         self._recorder.emit_row(graph)
         return graph.id
 
-    @staticmethod
-    def _leaf_node(node: Any, leaf: TensorId) -> Node:
+    def _leaf_node(self, node: Any, leaf: TensorId) -> Node:
         shape, dtype, _ = _output_facts(node)
-        return Node(UNNUMBERED, type(node).__name__, shape=shape, dtype=dtype, device=str(node.variable.device), leaf=leaf)
+        device = self._recorder.device(node.variable)
+        return Node(UNNUMBERED, type(node).__name__, shape=shape, dtype=dtype, device=device, leaf=leaf)
 
     def _node(self, node: Any, *, full: bool) -> Node:
         name = type(node).__name__

@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import torch
+
 from graphlint.capture.recorder import Recorder
 from graphlint.record.events import CaptureFault
 from graphlint.record.header import Capability, TapReport
@@ -17,7 +19,11 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Runs the taps' own code, never the user's."""
+    """Runs the taps' own code, never the user's.
+
+    Function modes and tensor subclasses are off meanwhile: reading a tensor's attributes must neither record
+    itself nor run the user's overrides.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -39,7 +45,8 @@ class Guard:
         if capability in self._faults:
             return None
         try:
-            return function(*args, **kwargs)
+            with torch._C.DisableTorchFunction():
+                return function(*args, **kwargs)
         except Exception as fault:  # noqa: BLE001 - whatever goes wrong in a tap, training must go on
             self._note(capability, fault)
             return None

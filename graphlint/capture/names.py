@@ -87,7 +87,9 @@ class NameFinder:
         if len(container) > _MAX_ITEMS:
             return
         for key, item in _items(container):
-            if isinstance(key, (str, int)) and isinstance(item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+            if isinstance(key, (str, int)) and isinstance(
+                item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+            ):
                 self._name(item, f"{name}[{key!r}]", scope)
 
 

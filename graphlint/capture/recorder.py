@@ -4,7 +4,8 @@ May import `record` and the rest of `capture`. The recorder holds no tensor: tab
 tap shows it, and objects are followed by weak references.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,10 +24,16 @@ _MAX_TENSORS_PER_CALL = 4096
 
 
 class Recorder:
-    """Issues serials and numbers, and passes rows to the sink, one training step at a time."""
+    """Issues serials and numbers, and passes rows to the sink, one training step at a time.
 
-    def __init__(self, sink: Sink) -> None:
+    Args:
+        sink: takes the rows.
+        device: tells where a tensor is, as the script sees it.
+    """
+
+    def __init__(self, sink: Sink, device: Callable[[torch.Tensor], str]) -> None:
         self.sink = sink
+        self.device = device
         self.sites = Sites(sink.add)
         self.tensors = WeakNumbers()
         self.modules = WeakNumbers()
@@ -92,7 +99,7 @@ class Recorder:
             storage=self._storages.number(tensor),
             shape=shape,
             dtype=name,
-            device=str(tensor.device),
+            device=self.device(tensor),
             bytes=count * dtype.itemsize,
             requires_grad=tensor.requires_grad,
             leaf=tensor.is_leaf,
@@ -135,7 +142,9 @@ class Recorder:
             self._add_members(number, module)
 
     def _add_members(self, number: ModuleId, module: torch.nn.Module) -> None:
-        held = [(name, parameter, False) for name, parameter in module.named_parameters(recurse=False)]
+        held: list[tuple[str, torch.Tensor, bool]] = [
+            (name, parameter, False) for name, parameter in module.named_parameters(recurse=False)
+        ]
         held += [(name, buffer, True) for name, buffer in module.named_buffers(recurse=False)]
         for name, tensor, is_buffer in held:
             member = (self.tensor(tensor), number, name)
@@ -157,7 +166,7 @@ class Recorder:
         groups = tuple(
             tuple(self.tensor(parameter) for parameter in group["params"]) for group in optimizer.param_groups
         )
-        lrs = tuple(float(group.get("lr", 0.0)) for group in optimizer.param_groups)
+        lrs = tuple(_finite(group.get("lr")) for group in optimizer.param_groups)
         self.sink.add(
             Optimizer(
                 id=OptimizerId(self.optimizers.add(optimizer) if number is None else number),
@@ -174,6 +183,15 @@ class Recorder:
         if key not in self._names:
             self._names.add(key)
             self.sink.add(Name(of=kind, id=number, name=name, scope=scope))  # type: ignore[arg-type]
+
+
+def _finite(rate: Any) -> float | None:
+    """Returns a learning rate, given as a number or a tensor, where it is a finite one."""
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def find_tensors(value: Any) -> list[torch.Tensor]:

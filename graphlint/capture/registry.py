@@ -113,5 +113,3 @@ def version_of(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
-
-

@@ -5,7 +5,7 @@ May import the rest of `capture` and `record`. After a session no mode, hook or 
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,7 +26,7 @@ from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.backward import BackwardTap
 from graphlint.capture.taps.batches import BatchesTap
 from graphlint.capture.taps.cleanup import CleanupTap
-from graphlint.capture.taps.compiled import CompiledTap
+from graphlint.capture.taps.compiled import CompiledTap, ScriptedTap
 from graphlint.capture.taps.custom import CustomFunctionsTap
 from graphlint.capture.taps.modules import ModuleMovesTap, ModulesTap
 from graphlint.capture.taps.operations import OperationsTap
@@ -45,7 +45,16 @@ MAX_FULL_SEGMENTS = 64
 """Stretches of a run that the automatic level records in full, however often the graphs change."""
 
 _CAPABILITIES: tuple[Capability, ...] = (
-    *("operations", "modules", "backward", "optimizer", "zero-grad", "batches", "cleanup", "custom-functions"),
+    *(
+        "operations",
+        "modules",
+        "backward",
+        "optimizer",
+        "zero-grad",
+        "batches",
+        "cleanup",
+        "custom-functions",
+    ),
 )
 
 _active: ContextVar["Session | None"] = ContextVar("graphlint_session", default=None)
@@ -54,6 +63,10 @@ _active: ContextVar["Session | None"] = ContextVar("graphlint_session", default=
 def active_session() -> "Session | None":
     """Returns the session that is recording now, if there is one."""
     return _active.get()
+
+
+def _real_device(tensor: torch.Tensor) -> str:
+    return str(tensor.device)
 
 
 class Session:
@@ -88,19 +101,22 @@ class Session:
             stack.callback(self._sink.close)
             self._sink.add(self._header())
             below: tuple[type[TorchFunctionMode], ...] = (DeviceContext,)
+            device = _real_device
             if self.options.simulate:
                 from graphlint.capture.devices import SimulatedDevices
                 from graphlint.capture.devices.mode import SimulationMode
 
-                stack.enter_context(SimulatedDevices(self.options.simulate))
+                device = stack.enter_context(SimulatedDevices(self.options.simulate)).label
                 below = (DeviceContext, SimulationMode)
-            self._build(below)
+            self._build(below, device)
             self._arm(stack)
             self._stack = stack.pop_all()
         return self
 
-    def _build(self, below: tuple[type[TorchFunctionMode], ...]) -> None:
-        self._recorder = Recorder(self._sink)
+    def _build(
+        self, below: tuple[type[TorchFunctionMode], ...], device: Callable[[torch.Tensor], str]
+    ) -> None:
+        self._recorder = Recorder(self._sink, device)
         self._clock = StepClock(
             self._cut, lambda: len(self._recorder.optimizers.live()), lambda: self._recorder.last_serial
         )
@@ -127,6 +143,7 @@ class Session:
             tap.arm(stack)
             context.guard.arm(tap.capability)
         CompiledTap(context, self._suspend, self._resume).arm(stack)
+        ScriptedTap(context).arm(stack)
         stack.callback(self._operations.remove)
         stack.callback(self._disarm_full)
         self._begin_segment("start", Serial(-1), [])

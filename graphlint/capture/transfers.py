@@ -24,7 +24,7 @@ class TransferWriter:
         self, use: Use, source: torch.Tensor, result: torch.Tensor, facts: dict[str, Any], method: str
     ) -> None:
         """Takes a call of `to`, `cuda` or `cpu` that came back."""
-        origin, destination = str(source.device), str(result.device)
+        origin, destination = self._recorder.device(source), self._recorder.device(result)
         number = self._recorder.tensor(result)
         converted = source.dtype != result.dtype
         noop = result is source

@@ -155,7 +155,8 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         targets: the tensors given as `inputs` (`autograd.grad`, `backward(inputs=)`); empty: all leaves.
         retain_graph, create_graph: as they took effect (retain_graph defaults to create_graph).
         graph: the snapshot. At the watch level a backward whose graph has the shape of a stored one
-            names that one and sets `same_shape`; node identities are then those of the stored graph.
+            names that one and sets `same_shape`; node identities, and `roots`, are then those of the backward
+            that stored it.
         nodes: how many nodes it would execute.
         executed: indexes of the executed nodes when they are fewer than all of the graph's; None: all.
         visits: nodes that earlier backwards had walked.
@@ -189,7 +190,8 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
 class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     """A call of `optimizer.step()`.
 
-    `changed` holds parameters whose version rose; `without_grad` those whose `.grad` was None when it was
+    `changed` holds the parameters that it wrote: their versions rose, or, where the optimizer is fused, they had
+    a gradient and their versions stayed; `without_grad` those whose `.grad` was None when it was
     called (after the closure, when there is one). `unchanged` parameters had a gradient and were not written.
     `end` is the serial at which it returned: a closure's events lie in between.
     """

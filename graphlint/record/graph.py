@@ -5,7 +5,7 @@ May import `record.identity` and `record.tables` only.
 
 import msgspec
 
-from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId, TensorId
+from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId, StorageId, TensorId
 from graphlint.record.tables import Row
 
 
@@ -22,8 +22,10 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
         call: serial of that module call.
         shape, dtype, device: of the node's first output; empty where torch doesn't say.
         leaf: for `AccumulateGrad`, the tensor whose `.grad` it fills.
-        saves: attribute names of the tensors that the node saved (`self`, `weight`, `result`); known for
-            torch's own nodes. A node that saves nothing can be entered twice without an error.
+        saves: names of the tensors that the node saved (`self`, `weight`, `result`). A node that saves
+            nothing can be entered twice without an error. Python numbers that it kept are not listed.
+        saved: the storage of each of them, in the same order; -1 where it could not be told (a saved-tensor
+            hook packed it, as activation checkpointing does, or an earlier backward had freed it).
         custom: name of the user's `autograd.Function`, where it is one.
     """
 
@@ -38,6 +40,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     device: str = ""
     leaf: TensorId | None = None
     saves: tuple[str, ...] = ()
+    saved: tuple[StorageId, ...] = ()
     custom: str | None = None
 
 

@@ -6,13 +6,13 @@ The graph is walked just before the engine runs; nothing of it is held afterward
 import sys
 from collections.abc import Hashable
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import Stamp, Walk, executed_indexes
-from graphlint.capture.recorder import find_tensors
+from graphlint.capture.recorder import Recorder, find_tensors
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import Backward, Visit
 from graphlint.record.header import Capability
@@ -52,6 +52,15 @@ class _Started:
         self.leaves: list[torch.Tensor] = []
 
 
+class _Stored(NamedTuple):
+    """A graph in the record, and what the backward that stored it was called on."""
+
+    graph: GraphId | None
+    roots: tuple[TensorId, ...]
+    targets: tuple[TensorId, ...]
+    leaves: list[TensorId]
+
+
 class BackwardTap:
     """Records backwards with the graph that each was given, and stamps what they freed."""
 
@@ -61,8 +70,8 @@ class BackwardTap:
         self._context = context
         self._recorder = context.recorder
         self._depth = 0
-        self._known: dict[SiteId | None, dict[Hashable, tuple[GraphId, tuple[TensorId, ...]]]] = {}
-        self._stored = 0
+        self._known: dict[SiteId | None, dict[Hashable, _Stored]] = {}
+        self._count = 0
         self.wants_full = False
 
     def arm(self, stack: ExitStack) -> None:
@@ -107,7 +116,6 @@ class BackwardTap:
         started.create_graph = bool(create_graph)
         started.retain_graph = bool(retain_graph)
         targets = [target for target in inputs or () if isinstance(target, torch.Tensor)]
-        started.targets = tuple(self._recorder.tensor(target) for target in targets)
         self._walk(started, roots, targets, accumulates=bool(kwargs.get("accumulate_grad")))
         return started
 
@@ -115,8 +123,7 @@ class BackwardTap:
         self, started: _Started, roots: list[Any], targets: list[torch.Tensor], *, accumulates: bool
     ) -> None:
         walk = Walk([node for root in roots if (node := _node_of(root)) is not None])
-        recorder = self._recorder
-        leaves = [recorder.tensor(variable) for _, variable in walk.leaves]
+        stored = self._stored_graph(started, walk, roots, targets)
         if targets:
             started.executed = executed_indexes(
                 walk,
@@ -128,51 +135,62 @@ class BackwardTap:
         if accumulates:
             reached = [
                 (number, variable)
-                for number, (index, variable) in zip(leaves, walk.leaves, strict=True)
+                for number, (index, variable) in zip(stored.leaves, walk.leaves, strict=True)
                 if running is None or index in running
             ]
             reached += [
-                (recorder.tensor(root), root)
+                (self._recorder.tensor(root), root)
                 for root in roots
                 if isinstance(root, torch.Tensor) and root.is_leaf and root.requires_grad
             ]
             started.leaves = [variable for _, variable in reached]
             started.reached = tuple([number for number, _ in reached])
             started.accumulated = tuple([number for number, leaf in reached if leaf.grad is not None])
-        self._keep_graph(started, roots, walk, leaves)
         started.visits = self._context.stamps.leave(walk, started.stamp, running)
 
-    def _keep_graph(
-        self,
-        started: _Started,
-        roots: list[Any],
-        walk: Walk,
-        leaves: list[TensorId],
-    ) -> None:
+    def _stored_graph(
+        self, started: _Started, walk: Walk, roots: list[Any], targets: list[torch.Tensor]
+    ) -> "_Stored":
+        """Returns the stored graph of this shape, stored now where there is none or the level is full.
+
+        A watched backward whose graph is known numbers nothing anew: what it was called on is named by the
+        tensors of the backward that stored the graph.
+        """
         full = self._context.full
         known = self._known.setdefault(started.site, {})
-        shape = walk.shape(leaves)
-        found = known.get(shape)
-        if not full and found is not None:
-            started.graph, started.roots = found
+        shape = walk.shape([_leaf_key(self._recorder, variable) for _, variable in walk.leaves])
+        stored = known.get(shape)
+        if full or stored is None:
+            stored = self._store(walk, roots, targets)
+            known[shape] = stored
+        else:
             started.same_shape = True
-            return
-        started.roots = tuple(self._recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor))
-        if self._stored >= MAX_GRAPHS:
+        started.graph, started.roots, started.targets = stored.graph, stored.roots, stored.targets
+        return stored
+
+    def _store(self, walk: Walk, roots: list[Any], targets: list[torch.Tensor]) -> "_Stored":
+        recorder = self._recorder
+        graph: GraphId | None = None
+        leaves = [recorder.tensor(variable) for _, variable in walk.leaves]
+        if self._count < MAX_GRAPHS:
+            self._count += 1
+            self.wants_full = not self._context.full
+            graph = self._context.graphs.store(walk, leaves, full=self._context.full)
+        else:
             self._context.note_unseen(f"graphs of further shapes than the first {MAX_GRAPHS}")
-            return
-        if not full:
-            self.wants_full = True
-        self._stored += 1
-        started.graph = self._context.graphs.store(walk, leaves, full=full)
-        known[shape] = (started.graph, started.roots)
+        return _Stored(
+            graph,
+            tuple(recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor)),
+            tuple(recorder.tensor(target) for target in targets),
+            leaves,
+        )
 
     def _after(self, started: _Started | None, result: Any, error: BaseException | None) -> None:
         if started is None:
             return
         serial = self._recorder.next_serial()
         started.stamp.freed = error is None and not started.retain_graph
-        outputs = () if started.call != "autograd.grad" else find_tensors(result)
+        outputs = find_tensors(result) if self._context.full and started.call == "autograd.grad" else ()
         self._recorder.emit(
             Backward(
                 serial=started.serial,
@@ -212,7 +230,12 @@ def _entry(kwargs: dict[str, Any]) -> _Entry:
     return "Tensor.backward" if by_method else "autograd.backward"
 
 
+def _leaf_key(recorder: Recorder, leaf: torch.Tensor) -> Hashable:
+    """Returns what a leaf has in common from step to step: a parameter is one object, an input is made anew."""
+    number = recorder.tensors.find(leaf) if isinstance(leaf, torch.nn.Parameter) else None
+    return number if number is not None else (leaf.shape, leaf.dtype)
+
+
 def _node_of(root: Any) -> Any:
     """Returns the node at which the engine starts for a tensor or a `GradientEdge`; None for a leaf."""
     return root.grad_fn if isinstance(root, torch.Tensor) else root.node
-

@@ -32,7 +32,9 @@ class CleanupTap:
         """Wraps both functions where users find them."""
         patch(stack, gc, "collect", lambda original: self._wrap(original, "gc.collect"))
         for owner in (torch.cuda, torch.cuda.memory):
-            patch(stack, owner, "empty_cache", lambda original: self._wrap(original, "torch.cuda.empty_cache"))
+            patch(
+                stack, owner, "empty_cache", lambda original: self._wrap(original, "torch.cuda.empty_cache")
+            )
 
     def _wrap(self, original: Any, call: Literal["gc.collect", "torch.cuda.empty_cache"]) -> Any:
         context = self._context
@@ -65,4 +67,3 @@ class CleanupTap:
                 collected=collected if isinstance(collected, int) else 0,
             )
         )
-

@@ -5,6 +5,7 @@ the script first calls `torch.compile`, the full level is taken down whenever Dy
 switched on, and put back afterwards. What runs inside is not seen, and that is said.
 """
 
+import functools
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -44,13 +45,14 @@ class CompiledTap:
     def _wrap_compile(self, original: Any) -> Any:
         context = self._context
 
-        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - it takes the place of torch.compile
+        @functools.wraps(original)
+        def compile_function(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if context.here() and "torch._dynamo.eval_frame" in sys.modules:
                 context.guard.run("operations", self._arm_dynamo)
             return result
 
-        return compile
+        return compile_function
 
     def _arm_dynamo(self) -> None:
         from torch._dynamo import eval_frame
@@ -79,3 +81,26 @@ class CompiledTap:
         elif not on and self._inside:
             self._inside = False
             self._resume()
+
+
+class ScriptedTap:
+    """Notes that `torch.jit.script` was used: a scripted function is called without passing through Python."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._context = context
+
+    def arm(self, stack: ExitStack) -> None:
+        """Wraps `torch.jit.script`."""
+        patch(stack, torch.jit, "script", self._wrap)
+
+    def _wrap(self, original: Any) -> Any:
+        context = self._context
+
+        @functools.wraps(original)
+        def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
+            if context.here():
+                context.note_unseen("operations inside functions compiled by torch.jit")
+            # torch resolves the names in the function in the frame of whoever called script.
+            return original(*args, _frames_up=_frames_up + 1, **kwargs)
+
+        return script

@@ -36,7 +36,11 @@ class CustomFunctionsTap:
         plain = original.__func__
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            if context.quiet or not context.here() or torch._C._functorch.peek_interpreter_stack() is not None:
+            if (
+                context.quiet
+                or not context.here()
+                or torch._C._functorch.peek_interpreter_stack() is not None
+            ):
                 return plain(cls, *args, **kwargs)
             before = context.guard.run("custom-functions", self._before, args, kwargs)
             context.quiet += 1

@@ -82,7 +82,9 @@ def asks_device(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return True
     if kwargs.get("device") is not None or "other" in kwargs:
         return True
-    return any(isinstance(value, (str, int, torch.device, torch.Tensor)) and value is not True for value in args[1:2])
+    return any(
+        isinstance(value, (str, int, torch.device, torch.Tensor)) and value is not True for value in args[1:2]
+    )
 
 
 def is_host_read(function: Any) -> bool:

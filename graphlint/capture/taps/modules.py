@@ -69,6 +69,8 @@ class ModulesTap:
         chain = self._recorder.sites.chain(depth=4)
         self._context.names.look(chain.frames)
         calls = self._context.module_calls
+        if isinstance(module, torch.jit.ScriptModule):
+            self._context.note_unseen("operations inside modules compiled by torch.jit")
         number = self._recorder.module(module)
         if not calls:
             self._recorder.refresh(module)
@@ -120,7 +122,7 @@ class ModuleMovesTap:
         def move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if context.quiet or not context.here():
                 return original(module, *args, **kwargs)
-            before = context.guard.run("operations", _devices, module)
+            before = context.guard.run("operations", self._devices, module)
             context.quiet += 1
             try:
                 result = original(module, *args, **kwargs)
@@ -133,7 +135,7 @@ class ModuleMovesTap:
         return move
 
     def _after(self, module: torch.nn.Module, method: str, before: list[str] | None) -> None:
-        after = _devices(module)
+        after = self._devices(module)
         if before is None or not after:
             return
         chain = self._recorder.sites.chain(depth=4)
@@ -153,6 +155,5 @@ class ModuleMovesTap:
             )
         )
 
-
-def _devices(module: torch.nn.Module) -> list[str]:
-    return [str(tensor.device) for tensor in (*module.parameters(), *module.buffers())]
+    def _devices(self, module: torch.nn.Module) -> list[str]:
+        return [self._recorder.device(tensor) for tensor in (*module.parameters(), *module.buffers())]

@@ -94,7 +94,10 @@ class OperationsTap:
 
     def before(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Notes what a call is given; None when the call is of no interest."""
-        if self._context.quiet or kinds.is_ignored(function) or _in_transform():
+        if self._context.quiet or kinds.is_ignored(function):
+            return None
+        if _in_transform():
+            self._context.note_unseen("operations inside torch.func transforms")
             return None
         chain = self._recorder.sites.chain(depth=4)
         if chain.in_optimizer:
@@ -148,7 +151,9 @@ class OperationsTap:
 
     def _operation(self, call: _Call, result: Any, error: BaseException | None) -> None:
         outputs = find_tensors(result)
-        if not (outputs or call.tensors) or (kinds.is_conversion(call.function) and result is call.tensors[0]):
+        if not (outputs or call.tensors) or (
+            kinds.is_conversion(call.function) and result is call.tensors[0]
+        ):
             return
         changed = tuple(
             Change(use.tensor, use.version, version)
@@ -168,6 +173,8 @@ class OperationsTap:
                 **facts,
             )
         )
+        if outputs and call.seq != facts["seq"][1]:
+            self._context.log.add_device(facts["serial"], self._recorder.device(outputs[0]))
         if changed:
             self._after_change(call, changed, facts["serial"])
 
@@ -199,7 +206,7 @@ class OperationsTap:
                 site=call.chain.site,
                 tensor=call.inputs[0],
                 method=kinds.short_name(call.function).strip("_"),
-                device=str(tensor.device),
+                device=self._recorder.device(tensor),
                 bytes=tensor.numel() * tensor.element_size(),
             )
         )

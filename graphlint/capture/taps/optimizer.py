@@ -1,6 +1,7 @@
 """Sees optimizers being made, given groups, and stepping, at both levels.
 
-Steps come through torch's own global hooks. Which parameters a step wrote is told by their version counters.
+Steps come through torch's own global hooks. Which parameters a step wrote is told by their version counters;
+a fused step raises none, and writes every parameter that has a gradient.
 """
 
 from collections.abc import Callable
@@ -89,7 +90,9 @@ class OptimizerTap:
         context.guard.run("optimizer", self._before, optimizer, args, kwargs)
         context.check_stop()
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         chain = self._recorder.sites.chain(depth=4)
         if self._context.full:
             self._context.names.look_again(chain.frames)
@@ -121,14 +124,15 @@ class OptimizerTap:
 
     def _emit(self, stepping: _Stepping, optimizer: torch.optim.Optimizer) -> None:
         changed, without, unchanged = [], [], []
+        silent = any(group.get("fused") for group in optimizer.param_groups)
         for parameter, before in zip(_parameters(optimizer), stepping.versions, strict=False):
             number = self._recorder.tensor(parameter)
             after = version_of(parameter)
-            if after != before:
+            if after != before or (silent and parameter.grad is not None):
                 changed.append(Change(number, before, after))
             if parameter.grad is None:
                 without.append(number)
-            elif after == before:
+            elif after == before and not silent:
                 unchanged.append(number)
         end = self._recorder.next_serial()
         self._recorder.emit(

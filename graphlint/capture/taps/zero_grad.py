@@ -57,6 +57,8 @@ class ZeroGradTap:
         else:
             optimizer = self._recorder.optimizer(owner)
         held = [tensor for tensor, had in before if had]
+        if held:
+            self._context.clock.gradients_cleared()
         cleared: list[TensorId] = [self._recorder.tensor(tensor) for tensor in held]
         self._recorder.emit(
             ZeroGrad(
