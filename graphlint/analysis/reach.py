@@ -138,10 +138,19 @@ class Reach:
         elsewhere = not self.ever_reached.isdisjoint(missed.parameters)
         if missed.backward is None:
             return often and not elsewhere
-        flows = missed.connection is not None and bool(missed.connection.used)
         if self._is_for(missed):
             return not elsewhere or (often and self._latest_all_missed(missed.optimizer, sightings))
-        return often and flows and not elsewhere
+        return often and self._took_part(missed) and not elsewhere
+
+    def _took_part(self, missed: Missed) -> bool:
+        """Tells whether the parameters were used for the loss, or at least in a forward pass before it."""
+        if missed.backward is None or missed.connection is None:
+            return False
+        start = self._facts.steps.of(missed.backward.serial)
+        after = Serial(start.first - 1) if start is not None else _START
+        return bool(missed.connection.used) or self._built_a_graph(
+            missed.parameters, after, missed.backward.serial
+        )
 
     def _is_for(self, missed: Missed) -> bool:
         """Tells whether no other optimizer stepped between the backward and the step."""

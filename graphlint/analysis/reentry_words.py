@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphlint.analysis.cut_words import CutWords
 from graphlint.analysis.reentry import Built, Reentry
 from graphlint.analysis.wording import listed, place
-from graphlint.record.events import OptimizerStep
+from graphlint.record.events import Backward, OptimizerStep
 from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class ReentryWords:
     def _mend_carried(self) -> str:
         what = self._handed_on()
         if self._case.steps_between:
-            return f"detach {what} before the next pass uses it, so that each pass has a graph of its own."
+            return f"detach {what} before the next pass, so that each pass has a graph of its own."
         return (
-            f"detach {what} before the next pass uses it, so that each pass has a graph of its own; or "
+            f"detach {what} before the next pass, so that each pass has a graph of its own; or "
             f"add up the losses of all passes and call backward once."
         )
 
@@ -102,10 +102,9 @@ class ReentryWords:
         )
 
     def _mend_shared(self) -> str:
-        if not self._case.steps_between and self._case.earlier is not None:
-            first = self._facts.wording.loss(self._case.earlier)
-            both = f"{first} and {self._loss}" if first != self._loss else "the two losses"
-            return f"add {both} and call backward once: no optimizer steps between the two calls."
+        earlier = self._case.earlier
+        if not self._case.steps_between and earlier is not None:
+            return self._mend_without_step(earlier)
         calls = self._calls(self._case.entrances)
         where = self._after()
         if not self._case.behind:
@@ -127,6 +126,20 @@ class ReentryWords:
             f"call {calls} again {where} and build {self._loss} from that; its input comes from {word} "
             f"{also}, whose graph was freed as well, so run {those} again before it."
         )
+
+    def _mend_without_step(self, earlier: Backward) -> str:
+        first = self._facts.wording.backward(earlier)
+        at = self._facts.wording.at(earlier.site, near=self._frame)
+        unchanged = "nothing that the graph needs is changed between the two calls"
+        kept = self._case.needs_known and not self._case.blockers
+        if "autograd.grad" in {earlier.call, self._case.backward.call}:
+            if kept:
+                return f"pass retain_graph=True to {first}{at}: {unchanged}."
+            return f"build {self._loss} anew after {first}{at}."
+        loss = self._facts.wording.loss(earlier)
+        both = f"{loss} and {self._loss}" if loss != self._loss else "the two losses"
+        retaining = f" retain_graph=True in the first call would do as well: {unchanged}." if kept else ""
+        return f"add {both} and call backward once: no optimizer steps in between.{retaining}"
 
     def _uncut(self) -> str:
         """Returns what else is needed where the loss could not have reached what it was there for."""

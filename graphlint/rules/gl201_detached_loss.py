@@ -48,6 +48,7 @@ from graphlint.record.identity import Serial
 from graphlint.record.tables import Frame
 
 _MOST_CUTS = 3
+_TWO = 2
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
@@ -115,7 +116,8 @@ class _Story:
     def _all(self) -> str:
         if self._number == 1:
             return f"its only parameter, {self._facts.names.parameter(self._missed.parameters[0])},"
-        return f"all {self._number} parameters of {self._owners}"
+        every = "both" if self._number == _TWO else f"all {self._number}"
+        return f"{every} parameters of {self._owners}"
 
     def _got(self) -> str:
         if self._missed.step is None:
