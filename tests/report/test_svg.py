@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from xml.etree import ElementTree
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from graphlint.analysis.facts import Facts
 from graphlint.capture.options import CaptureOptions
@@ -42,7 +42,7 @@ class Discriminator(nn.Module):
         self.out = nn.Linear(8, 1)
 
     def forward(self, images):
-        return torch.sigmoid(self.out(F.leaky_relu(self.hidden(images))))
+        return torch.sigmoid(self.out(nn.functional.leaky_relu(self.hidden(images))))
 
 
 def record(train, **options):
@@ -85,12 +85,16 @@ def diagrams(trace, report=NOTHING, boxes=BOXES[0]):
     return [composer.diagram(each, boxes) for each in subjects(composer.facts, composer.words)]
 
 
+def parsed(path):
+    return ET.fromstring(path.read_bytes())  # noqa: S314 - a file that was written here
+
+
 def words_of(path):
-    return [text.text or "" for text in ElementTree.parse(path).iter(f"{SVG}text")]
+    return [text.text or "" for text in parsed(path).iter(f"{SVG}text")]
 
 
 def tips_of(path):
-    return [title.text or "" for title in ElementTree.parse(path).iter(f"{SVG}title")]
+    return [title.text or "" for title in parsed(path).iter(f"{SVG}title")]
 
 
 def marked(diagram, mark):
@@ -98,8 +102,8 @@ def marked(diagram, mark):
 
 
 def line_of(text):
-    with open(__file__, encoding="utf-8") as source:
-        return next(number for number, line in enumerate(source, start=1) if line.strip() == text)
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if line.strip() == text)
 
 
 def test_each_distinct_backward_is_one_file_named_after_it(gan_pictures):
@@ -119,12 +123,12 @@ def test_the_index_lists_every_picture(gan_pictures):
 
 def test_a_picture_holds_no_script_and_loads_nothing(gan_pictures):
     for path in gan_pictures:
-        tree = ElementTree.parse(path)
+        tree = parsed(path)
         assert {element.tag.removeprefix(SVG) for element in tree.iter()} <= {
             *("svg", "g", "rect", "path", "polygon", "text", "title"),
         }
         assert not [name for element in tree.iter() for name in element.attrib if "href" in name]
-        assert tree.getroot().find(f"{SVG}rect").get("fill") == "#ffffff"
+        assert tree.find(f"{SVG}rect").get("fill") == "#ffffff"
 
 
 def test_a_picture_is_the_same_every_time(gan, gan_pictures, tmp_path):
@@ -266,7 +270,7 @@ def test_a_no_grad_block_is_the_cut_of_what_it_computed():
         x = torch.randn(3, 2)
         with torch.no_grad():
             target = teacher(x)
-        loss = F.mse_loss(student(x), target)
+        loss = nn.functional.mse_loss(student(x), target)
         loss.backward()
 
     (diagram,) = diagrams(record(train))
@@ -277,7 +281,7 @@ def test_a_no_grad_block_is_the_cut_of_what_it_computed():
 def test_a_shape_taken_from_a_tensor_is_no_cut():
     def train(_):
         scores = nn.Linear(2, 1)(torch.randn(3, 2))
-        loss = F.mse_loss(scores, torch.ones_like(scores))
+        loss = nn.functional.mse_loss(scores, torch.ones_like(scores))
         loss.backward()
 
     (diagram,) = diagrams(record(train))
