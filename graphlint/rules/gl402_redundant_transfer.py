@@ -157,7 +157,8 @@ def _why_there(facts: Facts, transfer: Transfer, frame: Frame) -> str | None:
     if not local.operations or local.opaque:
         return None
     if local.parameters:
-        owner = facts.wording.owners(local.parameters[:1])
+        roots = [facts.names.module(root) for root in facts.names.owners(local.parameters)]
+        owner = listed(roots) if roots else facts.names.parameter(local.parameters[0])
         return f"was computed on {device} with the parameters of {owner}"
     if local.arrivals:
         return f"was computed on {device} from what had been moved there"
