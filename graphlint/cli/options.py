@@ -11,7 +11,7 @@ CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_conten
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_DEVICE = re.compile(r"cuda(:\d{1,3})?")
+_DEVICE = re.compile(r"cuda(:\d{1,2})?")
 FORMATS = ("text", "json")
 FAIL_LEVELS = ("error", "warning", "info", "never")
 STYLES = ("collapsed", "full")

@@ -119,16 +119,22 @@ def check_directory(path: Path) -> Path:
 
 
 def check_trace_file(path: Path) -> Path:
-    """Returns the trace's path as an absolute one; an existing file keeps its content until the run begins.
+    """Returns the trace's path as an absolute one, after opening it for writing.
+
+    Until the run begins, a file that was there keeps its content, and one that wasn't is not left behind.
 
     Raises:
         UsageError: it can't be written.
     """
+    existed = path.exists()
     try:
         with path.open("ab"):
-            return path.absolute()
+            pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise UsageError(f"can't write the trace to {path}: {_reason(error)}") from error
+    return path.absolute()
 
 
 def refuse_overwriting(kept: Iterable[Path], written: Iterable[Path]) -> None:

@@ -14,6 +14,7 @@ from graphlint.errors import UsageError
 from graphlint.lint.discovery import all_rules
 from graphlint.lint.needs import trained
 from graphlint.lint.rule import Report
+from graphlint.lint.runner import NOT_SELECTED, judge
 from graphlint.lint.selection import Selection
 from graphlint.lint.verdict import OK, FailOn, exit_code, script_failed
 from graphlint.record.trace import Trace
@@ -42,8 +43,6 @@ def check_selection(selection: Selection) -> Selection:
 
 def judge_trace(trace: Trace, selection: Selection) -> Report:
     """Returns the report on a trace."""
-    from graphlint.lint.runner import judge
-
     return judge(trace, selection)
 
 
@@ -51,16 +50,29 @@ def write_report(report: Report, trace: Trace, options: ReportOptions, destinati
     """Writes the report in the format asked for, and returns the exit code that it deserves.
 
     Raises:
-        UsageError: nothing was trained and nothing was found, so that the report would read as a clean bill;
+        UsageError: no rule could judge and nothing was found, so that exit code 0 would read as a clean bill;
             or the destination can't be written.
     """
-    destination.write(_rendered(report, trace, options, destination))
+    empty = _is_empty(report, trace)
+    if not (empty and options.format == "text"):  # the error's one line says all that the text would
+        destination.write(_rendered(report, trace, options, destination))
     code = exit_code(report, trace, options.fail_on)
-    if code == OK and not report.findings and not trained(trace) and not script_failed(trace):
-        raise UsageError(
-            "nothing was checked: no backward and no optimizer step was recorded; name a script that trains"
-        )
+    if empty and code == OK:
+        raise UsageError(f"nothing was checked: {_why_nothing(report, trace)}")
     return code
+
+
+def _is_empty(report: Report, trace: Trace) -> bool:
+    """Whether no rule could judge, and neither a failed script nor a failed rule is there to be told of."""
+    judged = any(outcome.outcome != "not-checked" for outcome in report.outcomes)
+    return not judged and not script_failed(trace)
+
+
+def _why_nothing(report: Report, trace: Trace) -> str:
+    if not trained(trace):
+        return "no backward and no optimizer step was recorded; name a script that trains"
+    reasons = [outcome.reason for outcome in report.outcomes if outcome.reason not in {None, NOT_SELECTED}]
+    return next((reason for reason in reasons if reason), "no reason was given")
 
 
 def _rendered(report: Report, trace: Trace, options: ReportOptions, destination: Destination) -> bytes:
@@ -68,8 +80,6 @@ def _rendered(report: Report, trace: Trace, options: ReportOptions, destination:
         from graphlint.report.json import to_json
 
         return to_json(report, trace)
-    if _worthless(report, trace):
-        return b""
     from graphlint.report.text import render
 
     text = io.StringIO()
@@ -83,11 +93,6 @@ def _rendered(report: Report, trace: Trace, options: ReportOptions, destination:
     )
     encoding = "utf-8" if destination.name else (getattr(destination.stream, "encoding", None) or "utf-8")
     return text.getvalue().encode(encoding, "backslashreplace")
-
-
-def _worthless(report: Report, trace: Trace) -> bool:
-    """Whether the summary would only repeat the line about a script that never trained."""
-    return not report.findings and not trained(trace) and not script_failed(trace)
 
 
 def report_options(format_: str, fail_on: str, *, quiet: bool) -> ReportOptions:

@@ -122,6 +122,7 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
     script = [Path(target.name)] if module is None else []
     outputs.refuse_overwriting(script, [path for path in (output, trace) if path is not None])
+    drawings = outputs.check_directory(graphs) if graphs else None  # first: other files may go into it
     capture = CaptureOptions(
         level=cast("Level", level),
         steps=steps,
@@ -136,7 +137,7 @@ def run(  # noqa: PLR0913 - one argument per option of the command
             capture=capture,
             report=reporting.report_options(format_, fail_on, quiet=quiet),
             selection=selection,
-            graphs=outputs.check_directory(graphs) if graphs else None,
+            graphs=drawings,
             graph_style=reporting.style(graph_style),
             destination=destination,
         )
@@ -154,7 +155,7 @@ def _target(module: str | None, command: tuple[str, ...]) -> tuple[Target, tuple
 def _run(runner: Runner, plan: _Plan, notes: outputs.Notes) -> int:
     ended = runner.run(plan.capture)
     if ended.forked:
-        raise SystemExit(ended.exit_code)
+        raise SystemExit(1 if ended.exit_code is None else ended.exit_code)
     outputs.flush_stdout()
     return _report(ended, plan, notes)
 

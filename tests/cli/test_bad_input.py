@@ -62,6 +62,7 @@ def test_one_line_and_2(graphlint, script: Path, arguments: tuple[str, ...], wor
     assert words in result.error_line
     assert result.out == ""
     assert not Path("was_run").exists()
+    assert not list(Path.cwd().glob("*.jsonl"))
     assert script.read_text() == SCRIPT
 
 
@@ -81,6 +82,22 @@ def test_truncated_trace_is_judged_as_far_as_it_goes(graphlint, reuse: Path) -> 
     assert result.code == 1
     assert "GL101" in result.out
     assert "the place where the trace breaks off" in " ".join(result.out.split())
+
+
+def test_truncated_trace_without_findings_is_not_clean(graphlint, clean: Path) -> None:
+    graphlint("run", "--trace", "whole.jsonl", "clean.py")
+    lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
+    Path("cut.jsonl").write_bytes(b"".join(lines[:-1]))
+    result = graphlint("check", "cut.jsonl")
+    assert (result.code, result.out) == (2, "")
+    assert result.error_line == "nothing was checked: the trace breaks off before the run ended"
+
+
+def test_rules_that_lack_their_data_are_not_clean(graphlint, clean: Path) -> None:
+    result = graphlint("run", "--level", "watch", "--select", "GL401", "clean.py")
+    assert result.code == 2
+    assert result.error_line.startswith("nothing was checked: ")
+    assert "full level" in result.error_line
 
 
 def test_corrupt_trace_names_its_line(graphlint, reuse: Path) -> None:
@@ -123,7 +140,7 @@ def test_own_fault_shows_its_traceback_and_asks_for_the_trace(
     def broken(*arguments: object) -> object:
         raise LookupError("a bug of ours")
 
-    monkeypatch.setattr("graphlint.lint.runner.judge", broken)
+    monkeypatch.setattr("graphlint.cli.reporting.judge", broken)
     result = graphlint("run", "clean.py")
     assert result.code == 2
     assert result.err.startswith("Traceback (most recent call last):\n")

@@ -106,9 +106,9 @@ def test_output_takes_the_report_and_only_that(graphlint, reuse, tmp_path: Path)
 def test_output_is_found_again_after_the_script_changed_directory(graphlint, clean, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     clean.write_text(clean.read_text() + "import os\nos.chdir('elsewhere')\n")
-    options = ("--output", "report.txt", "--trace", "run.jsonl", "--graphs", "drawn")
+    options = ("--output", "drawn/report.txt", "--trace", "run.jsonl", "--graphs", "drawn")
     assert graphlint("run", *options, "clean.py").code == 0
-    assert (tmp_path / "report.txt").stat().st_size > 0
+    assert (tmp_path / "drawn" / "report.txt").stat().st_size > 0
     assert (tmp_path / "run.jsonl").stat().st_size > 0
     assert list((tmp_path / "drawn").glob("*.svg"))
 
