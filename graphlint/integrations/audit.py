@@ -142,8 +142,10 @@ class Audit:
     def end_call(self, error: BaseException | None) -> None:
         """Counts a call that was a step, and ends the audit when it was the last one or raised.
 
+        After the steps that are recorded in full, what they show is printed without waiting for the end.
+
         Raises:
-            FindingsError: it was the last, something was found, and the user asked to raise.
+            FindingsError: something was found, and the user asked to raise.
         """
         self.running = False
         if self._auditing.state != "recording":
@@ -151,8 +153,8 @@ class Audit:
         self._calls += 1
         if error is not None or self._calls == self._steps:
             self.finish(error, all_steps=error is None)
-        elif self._calls == FULL_STEPS:
-            self._auditing.report_early()
+        elif self._calls == FULL_STEPS and self._auditing.report_early() and self._on_finding == "raise":
+            self.finish(None, all_steps=True)
 
     def finish(self, error: BaseException | None, *, all_steps: bool = False) -> None:
         """Ends the audit if it is under way; `error` is what ended the audited code.
@@ -262,8 +264,9 @@ def audit(
         simulate: simulated devices, as `graphlint run --simulate`.
         select: rules to check, as `graphlint run --select`.
         ignore: rules to leave out.
-        on_finding: "report" prints what was found; "raise" raises `FindingsError` as well, once, at the end
-            of the audit: after the last of `steps` calls (three when not given), or at the end of the block.
+        on_finding: "report" prints what was found; "raise" raises `FindingsError` as well, once: at the end
+            of the block; of a function, when something was found, after its third call or the last of
+            `steps` (which are three when not given), and the audit ends with that.
 
     Raises:
         UsageError: an argument is wrong.

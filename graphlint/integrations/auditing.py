@@ -101,15 +101,16 @@ class Auditing:
                 self._print(report)
         return report
 
-    def report_early(self) -> None:
-        """Prints what the steps so far show, if they show anything, and nothing of it again later."""
+    def report_early(self) -> bool:
+        """Prints what the steps so far show, never to print it again; returns whether that is anything."""
         if self.session is None:
-            return
+            return False
         with _OwnFault():
             self._trace = self.session.trace()
             report = self._judge()
             if report is not None and report.findings:
                 self._print(report)
+        return bool(self._printed)
 
     def _close(self, error: BaseException | None, *, all_steps: bool) -> None:
         session = self.session

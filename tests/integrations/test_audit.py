@@ -149,6 +149,15 @@ def test_raise_comes_after_the_last_step(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.count("GL201 detached-loss") == 1
 
 
+def test_raise_does_not_wait_for_the_last_step_when_the_first_show_it() -> None:
+    step = graphlint.audit(steps=50, on_finding="raise", select="GL201")(Trainer().bad)
+    step(INPUTS)
+    step(INPUTS)
+    with pytest.raises(FindingsError, match="GL201 detached-loss"):
+        step(INPUTS)
+    assert codes(step.report) == ["GL201"]
+
+
 def test_raise_does_not_raise_when_clean() -> None:
     step = graphlint.audit(steps=1, on_finding="raise")(Trainer().good)
     step(INPUTS)
