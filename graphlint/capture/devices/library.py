@@ -28,7 +28,7 @@ def patch_library(patches: Patches, mode: SimulationMode) -> None:
     """Installs the patches of this module."""
     _patch_optimizers(patches, mode)
     _patch_default_device(patches, mode)
-    _patch_compilers(patches, mode)
+    _patch_scripted(patches, mode)
     _patch_data_parallel(patches, mode)
     _patch_threads(patches, mode)
     _patch_backends(patches)
@@ -104,14 +104,8 @@ def _patch_default_device(patches: Patches, mode: SimulationMode) -> None:
     patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
 
 
-def _patch_compilers(patches: Patches, mode: SimulationMode) -> None:
-    """Runs what would be compiled for a GPU as it is written, and labels what scripted code returns."""
-
-    @wraps(torch.compile)
-    def compile_nothing(model: Any = None, **kwargs: object) -> Any:  # noqa: ARG001 (backend and the like)
-        return (lambda function: function) if model is None else model
-
-    patches.set(torch, "compile", compile_nothing)
+def _patch_scripted(patches: Patches, mode: SimulationMode) -> None:
+    """Labels what scripted code returns: TorchScript's interpreter reaches no function mode."""
 
     def labelling(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:

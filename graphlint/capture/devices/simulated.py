@@ -61,6 +61,8 @@ class SimulatedDevices:
             stack.callback(self._table.clear)
             stack.callback(self._mode.close)
             _keep_defaults(stack)
+            # What would be compiled for a GPU runs as written: Dynamo can't trace through the simulation.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
             patches = Patches(stack)
             patch_cuda(patches, self._mode)
             patch_checkpoints(patches, self._mode)

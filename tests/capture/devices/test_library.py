@@ -4,6 +4,8 @@ import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from graphlint.capture.devices import SimulatedDevices
+
 
 def state_on(optimizer):
     return {
@@ -157,6 +159,7 @@ def test_complex_tensors(gpu):
     assert torch.fft.ifft(spectrum).is_cuda
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
 def test_compiled_code_runs_as_written(gpu):
     net = torch.compile(nn.Linear(3, 2).cuda(), mode="reduce-overhead")
 
@@ -169,6 +172,15 @@ def test_compiled_code_runs_as_written(gpu):
         return given * 3
 
     assert thrice(twice(net(torch.ones(1, 3, device="cuda")))).is_cuda
+    assert set(net.state_dict()) == {"_orig_mod.weight", "_orig_mod.bias"}
+
+
+def test_code_compiled_before_the_block_runs_inside_and_after():
+    compiled = torch.compile(lambda given: given * 2, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+    with SimulatedDevices(["cuda"]):
+        assert compiled(torch.ones(2, device="cuda")).is_cuda
+    assert compiled(torch.ones(3)).tolist() == [2, 2, 2]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
