@@ -157,9 +157,10 @@ def _why_there(facts: Facts, transfer: Transfer, frame: Frame) -> str | None:
     if not local.operations or local.opaque:
         return None
     if local.parameters:
-        roots = [facts.names.module(root) for root in facts.names.owners(local.parameters)]
-        owner = listed(roots) if roots else facts.names.parameter(local.parameters[0])
-        return f"was computed on {device} with the parameters of {owner}"
+        held = [spot for tensor in local.parameters for spot in facts.names.places(tensor)[:1]]
+        owners = [facts.names.module(facts.names.root(spot.module)) for spot in held]
+        whose = f" with the parameters of {listed(owners)}" if owners else ""
+        return f"was computed on {device}{whose}"
     if local.arrivals:
         return f"was computed on {device} from what had been moved there"
     return None
