@@ -3,6 +3,7 @@
 Works from a saved trace, without torch. `style="full"` is the exception: see `drawing.full`.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from graphlint.record.trace import Trace
 from graphlint.report.drawing.collapse import BOXES
 from graphlint.report.drawing.compose import Composer
 from graphlint.report.drawing.diagram import Diagram
-from graphlint.report.drawing.layout import Layout, SlowLayoutError, find_program, place
+from graphlint.report.drawing.layout import NO_TORCHVIZ, Layout, SlowLayoutError, find_program, place
 from graphlint.report.drawing.paint import svg
 from graphlint.report.drawing.subjects import Subject, subjects
 
@@ -60,6 +61,17 @@ def draw(trace: Trace, report: Report, directory: Path, *, style: Style = "colla
     except OSError as error:
         raise UsageError(f"can't write graphs to {directory}: {error.strerror or error}") from error
     return paths
+
+
+def check(style: Style) -> None:
+    """Finds out whether `draw` has what it needs, before a run whose pictures would be lost.
+
+    Raises:
+        UsageError: there is no layout program, or no torchviz for the full style.
+    """
+    find_program()
+    if style == "full" and importlib.util.find_spec("torchviz") is None:
+        raise UsageError(NO_TORCHVIZ)
 
 
 def _pictures(trace: Trace, report: Report, style: Style) -> Iterator[Picture]:

@@ -1,5 +1,6 @@
 """Which program places a picture, what happens when it is missing, slow or broken, and the full style."""
 
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -144,6 +145,23 @@ def test_the_full_style_is_the_same_every_time(trace, tmp_path):
 
 def test_without_torchviz_the_full_style_is_a_usage_error(trace, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchviz", None)
-    with pytest.raises(UsageError, match="needs torchviz") as caught:
+    with pytest.raises(UsageError, match="needs the Python package torchviz") as caught:
         svg.draw(trace, NOTHING, tmp_path, style="full")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("style", ["collapsed", "full"])
+def test_what_drawing_needs_can_be_checked_before_a_run(style):
+    svg.check(style)
+
+
+def test_the_check_finds_a_missing_program(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="layout program"):
+        svg.check("collapsed")
+
+
+def test_the_check_finds_a_missing_torchviz(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="torchviz"):
+        svg.check("full")

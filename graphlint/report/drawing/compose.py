@@ -35,28 +35,42 @@ class Composer:
         self.makers = Makers(trace, self._touched)
         self.calls = {event.serial: event for event in trace.events if isinstance(event, ModuleCall)}
         self.backwards = {event.serial: event for event in trace.events if isinstance(event, Backward)}
+        self._scenes: dict[Serial, Scene] = {}
 
     def _touched(self, site: SiteId | None) -> bool:
         return bool(self.touches.at(self.touches.innermost([site])))
 
     def scene(self, backward: Backward, graph: Graph) -> Scene:
-        """Returns what the boxes of one backward are made from."""
-        wiring = Wiring.of(graph)
-        findings = self.touches.at(self.touches.innermost([backward.site]))
-        return Scene(
-            graph=graph,
-            wiring=wiring,
-            marks=node_marks(self.trace, backward, graph, wiring, findings),
-            words=self.words,
-            touches=self.touches,
-            transfers=self.makers.transfers,
-            backwards=self.backwards,
-            node_devices=tuple(self._device(node) for node in graph.nodes),
-            call_numbers=_numbers(graph, self.calls),
-        )
+        """Returns what the boxes of one backward are made from; worked out once."""
+        if backward.serial not in self._scenes:
+            wiring = Wiring.of(graph)
+            findings = self.touches.at(self.touches.innermost([backward.site]))
+            self._scenes[backward.serial] = Scene(
+                graph=graph,
+                wiring=wiring,
+                order=forward_order(graph, wiring),
+                marks=node_marks(self.trace, backward, graph, wiring, findings),
+                words=self.words,
+                touches=self.touches,
+                transfers=self.makers.transfers,
+                backwards=self.backwards,
+                node_devices=self._devices(graph),
+                call_numbers=_numbers(graph, self.calls),
+            )
+        return self._scenes[backward.serial]
+
+    def _devices(self, graph: Graph) -> tuple[str, ...]:
+        """Returns where each node's output lies as the script sees it; torch knows no simulated device.
+
+        A leaf lies where the node that uses it does: a parameter may have moved since it was first met.
+        """
+        devices = [self._device(node) for node in graph.nodes]
+        for giver, receiver in graph.edges:
+            if is_leaf(graph, receiver) and devices[giver]:
+                devices[receiver] = devices[giver]
+        return tuple(devices)
 
     def _device(self, node: Node) -> str:
-        """Returns where a node's output lies as the script sees it; torch knows no simulated device."""
         transfer = self.makers.transfers.get(node.op) if node.op is not None else None
         if transfer is not None:
             return transfer.to_device
@@ -73,7 +87,7 @@ class Composer:
         """Returns the collapsed picture of a backward, of about `boxes` boxes."""
         backward, graph = subject.backward, subject.graph
         scene = self.scene(backward, graph)
-        order = forward_order(graph, scene.wiring)
+        order = scene.order
         root = self._tree(scene, order, min(MOST_NEIGHBORS, 4 * boxes))
         stage = Stage(scene, opened(root.items, boxes, lambda item: _mixed(scene, item)))
         stage.place(root.items)

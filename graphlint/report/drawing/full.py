@@ -21,6 +21,7 @@ from graphlint.report.drawing.boxes import node_box
 from graphlint.report.drawing.compose import Composer
 from graphlint.report.drawing.diagram import Box, Diagram, Edge
 from graphlint.report.drawing.layout import (
+    NO_TORCHVIZ,
     POINTS_PER_INCH,
     Layout,
     curve_of,
@@ -80,10 +81,7 @@ def load_torchviz() -> MakeDot:
             warnings.simplefilter("ignore", DeprecationWarning)
             from torchviz import make_dot
     except ImportError as error:
-        raise UsageError(
-            f"the full graph style needs torchviz, which can't be imported ({error}); "
-            "install it, or use the collapsed style"
-        ) from error
+        raise UsageError(f"{NO_TORCHVIZ} ({error})") from error
     found: MakeDot = make_dot
     return found
 

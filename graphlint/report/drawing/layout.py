@@ -20,6 +20,8 @@ from graphlint.report.drawing.measure import box_size, frame_label_width
 if TYPE_CHECKING:
     import graphviz
 
+NO_TORCHVIZ = "the full graph style needs the Python package torchviz; install it, or use the collapsed style"
+
 POINTS_PER_INCH = 72.0
 
 

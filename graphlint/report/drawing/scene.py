@@ -22,13 +22,16 @@ TIP_NAMES = 6
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """What the boxes of one backward are made from. `backwards` are all backwards by serial.
+    """What the boxes of one backward are made from.
 
-    `node_devices` are the devices of the nodes as the script sees them, by index; empty where unknown.
+    `order` is that of the forward pass. `backwards` are all backwards by serial. `node_devices` are the
+    devices of the nodes as the script sees them, by index; empty where unknown. `call_numbers` tells which of
+    how many calls of its module an outermost module call is, from 1.
     """
 
     graph: Graph
     wiring: Wiring
+    order: tuple[int, ...]
     marks: NodeMarks
     words: Words
     touches: Touches
@@ -36,7 +39,6 @@ class Scene(msgspec.Struct, frozen=True):
     backwards: dict[Serial, Backward]
     node_devices: tuple[str, ...]
     call_numbers: dict[Serial, tuple[int, int]]
-    """Which of how many calls of its module an outermost module call is, from 1."""
 
 
 def crossing(scene: Scene, index: int) -> Transfer | None:
