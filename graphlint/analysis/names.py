@@ -121,9 +121,8 @@ class Names:
         given = self._given.get((of, identity), ())
         if not given:
             return None
-        if scope is not None:
-            for name in given:
-                if name.scope == scope:
-                    return name.name
+        own = [name for name in given if name.scope == scope]
         outer = [name for name in given if name.scope.rpartition(".")[2] != _OWN_FORWARD]
-        return (outer or list(given))[0].name
+        candidates = own or outer or list(given)
+        plain = [name for name in candidates if "[" not in name.name]
+        return (plain or candidates)[0].name

@@ -124,7 +124,7 @@ class Reach:
         """Tells whether an operation read a parameter and built a graph on it between two serials."""
         for parameter in parameters:
             for event in self._facts.values.consumers(parameter):
-                if after < event.serial < before and isinstance(event, Op) and any(event.output_grads):
+                if after < event.serial < before and isinstance(event, Op) and event.seq[1] > event.seq[0]:
                     return True
         return False
 

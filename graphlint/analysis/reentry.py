@@ -114,7 +114,7 @@ class Reentry:
             return "kept"
         now = self._facts.steps.of(self.backward.serial)
         built = [step for node in self.frontier if (step := self.graph.nodes[node].op) is not None]
-        if now is not None and built and max(built) < now.first:
+        if now is not None and now.told and built and max(built) < now.first:
             return "kept"
         return "shared"
 

@@ -22,6 +22,8 @@ class Step:
         last: the last step of those right after it that were equal to it and not stored; else `number`.
         repeats: how many later steps anywhere were equal to it.
         level: the level of capture.
+        told: whether the user's own loop tells where it begins (a batch, a call, a mark), rather than a
+            guess from the optimizers.
         boundary: serial of the boundary that began it; None before the first boundary.
         first: serial of its first event.
         end: serial of its last event.
@@ -32,6 +34,7 @@ class Step:
     last: int
     repeats: int
     level: Literal["full", "watch"]
+    told: bool
     boundary: Serial | None
     first: Serial
     end: Serial
@@ -146,6 +149,7 @@ def _step(number: int, last: int, repeats: int, segment: _Segment) -> Step:
         last=last,
         repeats=repeats,
         level=boundary.level if boundary is not None else "full",
+        told=boundary is not None and boundary.reason in {"batch", "call", "manual"},
         boundary=boundary.serial if boundary is not None else None,
         first=segment.events[0].serial,
         end=segment.events[-1].serial,
