@@ -51,7 +51,8 @@ def test_the_whole_story_of_reused_predictions(run):
         "build `discriminator_loss` from `fake_images.detach()`, as it isn't there to train `generator`; "
         "then call `discriminator(fake_images, text_embeddings)` again after line 27, not detached, and "
         "build `generator_loss` from that. retain_graph=True would not help: "
-        "`discriminator_optimizer.step()` (line 27) changes `discriminator.out.weight` in place, which the retained graph needs."
+        "`discriminator_optimizer.step()` (line 27) changes `discriminator.out.weight` in place, which the "
+        "retained graph needs."
     )
 
 
