@@ -49,7 +49,7 @@ class SimulatedDevices:
         return tuple(f"cuda:{index}" for index in range(self._machine.count))
 
     def label(self, tensor: torch.Tensor) -> str:
-        """Returns where the script believes `tensor` to be: "cuda:0", "cpu", "meta"; under 1 us."""
+        """Returns where the script believes `tensor` to be: "cuda:0", "cpu", "meta"; about 1 us."""
         return self._mode.device_of(tensor)
 
     def __enter__(self) -> Self:
