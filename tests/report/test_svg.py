@@ -371,3 +371,28 @@ def test_a_saved_trace_is_drawn_without_torch(gan, tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "trace.jsonl"), str(tmp_path / "graphs")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
+
+
+class TwoDevices(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3).to("cuda:0")
+        self.second = nn.Linear(3, 1).to("cuda:1")
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)).to("cuda:1"))
+
+
+def test_a_module_on_two_devices_is_opened_first_and_says_so_when_closed():
+    def train(_):
+        model, other = TwoDevices(), nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))).to("cuda:0")
+        loss = model(other(torch.randn(2, 2, device="cuda:0"))).mean()
+        loss.backward()
+
+    trace = record(train, simulate=("cuda:0", "cuda:1"))
+    (opened,) = diagrams(trace, boxes=8)
+    assert {box.device for box in opened.boxes if box.nodes} == {"cuda:0", "cuda:1"}
+    assert [box.title for box in opened.boxes if box.kind == "transfer"] == ["cuda:0 → cuda:1"]
+    (closed,) = diagrams(trace, boxes=1)
+    (model,) = [box for box in closed.boxes if box.title == "model · TwoDevices"]
+    assert "on cuda:0, cuda:1" in model.lines

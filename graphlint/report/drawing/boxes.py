@@ -127,6 +127,9 @@ def _box(scene: Scene, item: Item, key: str, frame: str, base: str, said: frozen
     # What a frame's line is called on touches the frame; a closed call has nowhere else to show it.
     closed = isinstance(item, Group) and (item.call is None or _outermost(item.call))
     frames = (scene.touches.chains if closed else scene.touches.innermost)(sites_of(scene, nodes))
+    where = devices(scene, nodes)
+    if "," in where:
+        lines = (*lines, f"on {where}")
     return Box(
         key=key,
         kind="transfer" if move is not None else "ops" if isinstance(item, Run) else "call",
@@ -134,7 +137,7 @@ def _box(scene: Scene, item: Item, key: str, frame: str, base: str, said: frozen
         lines=lines,
         says=tuple(line for line in said_of(scene, nodes) if line not in said),
         code=code_line(scene, item),
-        device=devices(scene, nodes),
+        device=where,
         nodes=len(nodes),
         frame=frame,
         marks=marks_of(scene, nodes),

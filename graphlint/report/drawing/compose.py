@@ -196,8 +196,8 @@ def _attribute(words: Words, graph: Graph, leaf: int) -> str:
 
 
 def _mixed(scene: Scene, item: Item) -> bool:
-    """Whether some nodes below an item are marked otherwise than others."""
-    return len({scene.marks.marks[index] for index in nodes_of((item,))}) > 1
+    """Whether some nodes below an item are marked otherwise, or lie elsewhere, than others."""
+    return len({(scene.marks.marks[index], scene.node_devices[index]) for index in nodes_of((item,))}) > 1
 
 
 def _chained(stage: Stage, source: int, target: int) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 Mark = Literal[
     "reentered", "freed-later", "retained-again", "discarded", "cut", "not-executed", "freed", "kept"
 ]
-"""What befell a part of a graph; see `MARKS` in `paint` for the words of the legend."""
+"""What befell a part of a graph; see `MARKS` in `palette` for the words of the legend."""
 
 BoxKind = Literal["call", "ops", "leaf", "input", "cut", "loss", "transfer"]
 

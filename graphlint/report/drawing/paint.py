@@ -1,15 +1,11 @@
 """Writes a placed diagram as SVG: no scripts, no fonts of its own, a white ground, tooltips as `<title>`.
 
-Colours are those of Okabe and Ito, told apart by people who see few colours; every mark is also a line
-style and a word. Imports `diagram` and `layout`.
+Imports `diagram`, `layout`, `measure` and `palette`.
 """
 
-from collections.abc import Mapping
 from xml.sax.saxutils import escape, quoteattr
 
-import msgspec
-
-from graphlint.report.drawing.diagram import Box, Diagram, Edge, Frame, Mark
+from graphlint.report.drawing.diagram import Box, Diagram, Edge, Frame
 from graphlint.report.drawing.layout import Curve, Layout, Rect
 from graphlint.report.drawing.measure import (
     CODE_SIZE,
@@ -20,56 +16,29 @@ from graphlint.report.drawing.measure import (
     TITLE_SIZE,
     text_width,
 )
+from graphlint.report.drawing.palette import (
+    BLUE,
+    DARK_VERMILION,
+    FAINT,
+    GREY,
+    INK,
+    MARKS,
+    VERMILION,
+    Look,
+    look_of,
+    tints,
+)
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 MONO = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-INK, GREY, FAINT = "#1a1a1a", "#5c5c5c", "#9a9a9a"
-BLUE, ORANGE, VERMILION, PURPLE = "#0072B2", "#E69F00", "#D55E00", "#AA4499"
-DARK: Mapping[str, str] = {ORANGE: "#8A5A00", VERMILION: "#B34700"}
-"""Shades in which the lighter colours can be read as text."""
-
 MARGIN = 22.0
 BESIDE = 1500.0
 """Up to this width the legend stands beside a tall drawing, else below."""
-TINTS = ("#DCEBF7", "#DDF2E8", "#FBF3D0", "#F3E1EE", "#FBE5D6")
-CPU_TINT = "#F1F1F1"
-
-
-class Look(msgspec.Struct, frozen=True):
-    """How a mark is drawn: border colour, width and dashes, and its words in the legend."""
-
-    color: str
-    width: float
-    dashes: str
-    words: str
-
-
-MARKS: tuple[tuple[Mark, Look], ...] = (
-    ("reentered", Look(VERMILION, 3.0, "", "already freed by an earlier backward, and entered again here")),
-    ("cut", Look(VERMILION, 2.0, "7 4", "the path of the gradient was cut here (detach, no_grad, …)")),
-    ("freed-later", Look(ORANGE, 3.0, "9 3", "freed by this backward, and entered again by a later one")),
-    ("discarded", Look(PURPLE, 2.5, "2 3", "gradients computed here are zeroed before any step uses them")),
-    ("retained-again", Look(BLUE, 2.5, "10 3 2 3", "kept by an earlier backward, and entered again here")),
-    ("not-executed", Look(FAINT, 1.2, "2 2", "in the graph, but this backward does not execute it")),
-    ("freed", Look(ORANGE, 0, "", "freed when this backward ended")),
-    ("kept", Look(BLUE, 0, "", "kept by retain_graph or create_graph")),
-)
-"""Strongest first: a box with several marks takes the border of the first; width 0 is a stripe."""
 
 
 def svg(diagram: Diagram, layout: Layout) -> str:
     """Returns the text of the SVG file."""
     return _Painter(diagram, layout).paint()
-
-
-def tints(diagram: Diagram) -> dict[str, str]:
-    """Returns the fill of each device in a diagram, in a fixed order."""
-    devices = sorted({box.device for box in diagram.boxes if box.device})
-    others = [device for device in devices if device != "cpu"]
-    fills = {device: TINTS[number % len(TINTS)] for number, device in enumerate(others)}
-    if "cpu" in devices:
-        fills["cpu"] = CPU_TINT
-    return fills
 
 
 class _Painter:
@@ -141,7 +110,7 @@ class _Painter:
     def _head(self) -> None:
         self._text(MARGIN, 32, self._diagram.title, 17, weight="bold")
         for number, line in enumerate(self._diagram.subtitle):
-            color = DARK[VERMILION] if line.startswith("raised ") else GREY
+            color = DARK_VERMILION if line.startswith("raised ") else GREY
             self._text(MARGIN, 50 + 16 * number, line, 11.5, color=color)
 
     def _frame(self, frame: Frame, rect: Rect) -> None:
@@ -159,8 +128,16 @@ class _Painter:
         self._text(rect.x + 8, y, frame.label, LINE_SIZE, weight="bold", color=color, halo=True)
         for line in frame.says:
             y += LINE_SIZE * LEADING
-            look = _look(frame.marks)
-            self._text(rect.x + 8, y, line, LINE_SIZE, weight="bold", color=_readable(look), halo=True)
+            look = look_of(frame.marks)
+            self._text(
+                rect.x + 8,
+                y,
+                line,
+                LINE_SIZE,
+                weight="bold",
+                color=look.ink if look is not None else INK,
+                halo=True,
+            )
         self._tags(frame.tags, rect)
 
     def _tags(self, tags: tuple[str, ...], rect: Rect) -> None:
@@ -173,7 +150,7 @@ class _Painter:
             self._text(x + 3, rect.y + 14, tag, 9, weight="bold", color="#ffffff")
 
     def _box(self, box: Box, rect: Rect) -> None:
-        look = _look(box.marks)
+        look = look_of(box.marks)
         stripe = next((look for mark, look in MARKS if not look.width and mark in box.marks), None)
         fill = self._tints.get(box.device, "#ffffff")
         color, width, dashes = (look.color, look.width, look.dashes) if look else (GREY, 1.0, "")
@@ -212,7 +189,7 @@ class _Painter:
             self._text(x, y, box.code, CODE_SIZE, color=INK, mono=True)
         for line in box.says:
             y += LINE_SIZE * LEADING
-            self._text(x, y, line, LINE_SIZE, weight="bold", color=_readable(look))
+            self._text(x, y, line, LINE_SIZE, weight="bold", color=look.ink if look is not None else INK)
 
     def _slanted(self, rect: Rect, fill: str, color: str, width: float, dashes: str) -> None:
         lean = 8.0
@@ -266,7 +243,7 @@ class _Painter:
             rows.append(("input", "data: takes no gradient"))
         if any(box.tags for box in self._diagram.boxes) or any(frame.tags for frame in self._diagram.frames):
             rows.append(("tag", "a finding touches these lines; point at the box to read it"))
-        rows.extend((f"device {device}", f"on {device}") for device in self._tints if "," not in device)
+        rows.extend((f"device {device}", f"on {device}") for device in self._tints)
         rows.append(("arrow", "arrows follow the forward pass; the backward runs against them"))
         return rows
 
@@ -353,16 +330,6 @@ class _Painter:
             f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}"{bold}{family}{ground} '
             f'xml:space="preserve">{escape(_printable(text))}</text>'
         )
-
-
-def _look(marks: tuple[Mark, ...]) -> Look | None:
-    """Returns how the strongest of some marks is drawn, the stripes left out."""
-    return next((look for mark, look in MARKS if look.width and mark in marks), None)
-
-
-def _readable(look: Look | None) -> str:
-    """Returns a colour of a mark that is dark enough for text."""
-    return DARK.get(look.color, look.color) if look is not None else INK
 
 
 def _printable(text: str) -> str:
