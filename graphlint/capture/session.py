@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
 
@@ -57,12 +56,25 @@ _CAPABILITIES: tuple[Capability, ...] = (
     ),
 )
 
-_active: ContextVar["Session | None"] = ContextVar("graphlint_session", default=None)
+
+
+class _Recording:
+    """Holds the session that records: one for the process, as what it patches is, whatever thread asks."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+
+    def release(self) -> None:
+        """Lets the next session record."""
+        self.session = None
+
+
+_recording = _Recording()
 
 
 def active_session() -> "Session | None":
-    """Returns the session that is recording now, if there is one."""
-    return _active.get()
+    """Returns the session that is recording now, in whatever thread, if there is one."""
+    return _recording.session
 
 
 def _real_device(tensor: torch.Tensor) -> str:
@@ -91,12 +103,11 @@ class Session:
         self._suspended = False
 
     def __enter__(self) -> "Session":
-        if _active.get() is not None:
+        if _recording.session is not None:
             raise UsageError("graphlint is already recording: captures can't be nested")
         with ExitStack() as stack:
-            _active.set(self)
-            # Not a reset by token: an audit of an async function may end outside of the task that began it.
-            stack.callback(_active.set, None)
+            _recording.session = self
+            stack.callback(_recording.release)
             self._sink = Sink(self.options.trace)
             stack.callback(self._sink.close)
             self._sink.add(self._header())
@@ -263,6 +274,10 @@ class Session:
         yield
         self._clock.marked("call")
         self._context.check_stop()
+
+    def here(self) -> bool:
+        """Tells whether this is the thread and process whose work it records."""
+        return self._context.here()
 
     @property
     def steps(self) -> int:
