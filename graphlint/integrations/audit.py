@@ -134,6 +134,8 @@ class Audit:
         if auditing.state == "new":
             auditing.open()
             atexit.register(self._at_exit)
+            if not auditing.here():  # in a thread beside the one that `graphlint run` records
+                return False
         if auditing.session is not None:
             stack.enter_context(auditing.session.step_call())
         self.running = True
@@ -299,11 +301,11 @@ def step() -> None:
     """Marks the beginning of a training step by hand, in an audited block or under `graphlint run`.
 
     Raises:
-        UsageError: no audit is active.
+        UsageError: no audit is active in this thread.
     """
     session_module = sys.modules.get("graphlint.capture.session")
     session = session_module.active_session() if session_module is not None else None
-    if session is None:
+    if session is None or not session.here():
         raise UsageError(
             "graphlint.step() was called outside of an audit; call it inside `with graphlint.audit():` or in "
             "a script started by `graphlint run`"

@@ -8,7 +8,6 @@ import io
 import os
 import shutil
 import sys
-import threading
 import traceback
 from contextlib import ExitStack
 from types import TracebackType
@@ -48,8 +47,6 @@ class Auditing:
         self._selection = selection
         self._steps = steps
         self._stack = ExitStack()
-        self._thread: int | None = None
-        self._process: int | None = None
         self._trace: Trace | None = None
         self._printed: set[str] = set()
         self.session: Session | None = None
@@ -71,7 +68,6 @@ class Auditing:
                 "whole training step, or call end() on the first"
             )
         self._selection.codes(all_rules())
-        self._thread, self._process = threading.get_ident(), os.getpid()
         if outer is not None:
             self.session, self.state = outer, "passive"
         else:
@@ -79,8 +75,8 @@ class Auditing:
             self.state = "recording"
 
     def here(self) -> bool:
-        """Whether this is the thread and the process that the audit was opened in; True before that."""
-        return self._thread in {None, threading.get_ident()} and self._process in {None, os.getpid()}
+        """Whether this is the thread and the process that the audit records; True before it was opened."""
+        return self.session is None or self.session.here()
 
     def finish(self, error: BaseException | None, *, all_steps: bool = False) -> Report | None:
         """Ends the recording, judges it and prints the report; None where `graphlint run` does that.

@@ -147,3 +147,25 @@ def test_own_fault_shows_its_traceback_and_asks_for_the_trace(
     assert "LookupError: a bug of ours\n" in result.err
     assert "a fault of graphlint's own; please report it" in result.err
     assert "--trace FILE.jsonl.gz" in result.err
+
+
+def test_own_fault_at_the_start_leaves_the_script_and_shows_itself(
+    graphlint, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> object:
+        raise LookupError("a bug of ours")
+
+    monkeypatch.setattr("graphlint.capture.session.Session.__enter__", broken)
+    result = graphlint("run", "clean.py")
+    assert (result.code, result.out) == (2, "")
+    assert "LookupError: a bug of ours\n" in result.err
+    assert "a fault of graphlint's own" in result.err
+
+
+def test_a_trace_that_cannot_be_written_after_all_is_one_line(
+    graphlint, clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphlint.cli.outputs.check_trace_file", lambda path: Path.cwd() / "gone" / path)
+    result = graphlint("run", "--trace", "t.jsonl", "clean.py")
+    assert (result.code, result.out) == (2, "")
+    assert "can't write the trace" in result.error_line

@@ -214,6 +214,23 @@ def test_a_call_in_another_thread_is_not_a_step(trainer) -> None:
     assert step.report is not None
 
 
+def test_two_threads_cannot_audit_at_once(trainer, make_trainer) -> None:
+    refused: list[Exception] = []
+
+    def other() -> None:
+        try:
+            graphlint.audit(make_trainer().good)()
+        except UsageError as error:
+            refused.append(error)
+
+    with graphlint.audit():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        trainer.good()
+    assert ["audits can't be nested" in str(error) for error in refused] == [True]
+
+
 def test_generators_and_classes_are_refused(make_trainer) -> None:
     def batches() -> Iterator[int]:
         yield 1

@@ -1,5 +1,7 @@
 """`graphlint.audit` around loops, steps marked by hand, nesting, and audits under `graphlint run`."""
 
+import threading
+
 import pytest
 
 import graphlint
@@ -100,3 +102,33 @@ def test_under_graphlint_run_calls_mark_steps_and_the_run_reports(
     end = session.trace().end
     assert end is not None
     assert end.steps == 4
+
+
+def test_under_graphlint_run_a_call_in_another_thread_is_no_step(trainer, make_trainer) -> None:
+    step = graphlint.audit(make_trainer().good)
+    with Session(CaptureOptions(script="train.py")) as session:
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        for _ in range(2):
+            step()
+            trainer.good()
+    end = session.trace().end
+    assert end is not None
+    assert end.steps == 4
+
+
+def test_marking_a_step_from_another_thread_is_refused() -> None:
+    refused: list[Exception] = []
+
+    def other() -> None:
+        try:
+            graphlint.step()
+        except UsageError as error:
+            refused.append(error)
+
+    with graphlint.audit():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1
