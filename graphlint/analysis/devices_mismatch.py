@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _MESSAGES = ("same device", "different devices", "weight type", "bias type", "device type")
 """Parts of what torch says when tensors on different devices meet."""
 
+_INDEXED = "the indexed tensor"
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -167,6 +169,9 @@ class _Operation:
         devices = set(self._operands.values())
         if len(devices) < 2:  # noqa: PLR2004 - a mismatch takes two
             return None
+        if _INDEXED in self._error.message:
+            # An index may lie on the CPU whatever it indexes, so the tensor that it indexes can stay.
+            return self._operands.get(self._op.inputs[0].tensor)
         own = {device for tensor, device in self._operands.items() if tensor in self._parameters}
         if len(own) == 1 and not self._never_placed(own):
             return own.pop()

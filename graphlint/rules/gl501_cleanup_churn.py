@@ -3,7 +3,7 @@
 ## What it does
 
 Counts `gc.collect()` and `torch.cuda.empty_cache()` in each training step and reports when one of them runs
-twice or more for each pass through the step's backwards, in at least half of the steps. Calls are counted
+twice or more for each pass through the step's backwards, in most steps. Calls are counted
 wherever they come from in the user's code.
 
 ## Why it matters
@@ -69,7 +69,7 @@ class _Churn:
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields the cleanup of every step that does it several times, where most steps do."""
     churning = [found for step in facts.steps.all if (found := _churn(facts, step)) is not None]
-    if not churning or _SEVERAL * sum(found.weight for found in churning) < facts.steps.count:
+    if not churning or 2 * sum(found.weight for found in churning) <= facts.steps.count:
         return
     labels = tuple(_labels(facts, churning))
     message, fix = _message(facts, churning), _fix(facts, churning)

@@ -193,6 +193,30 @@ for step in range(3):
 """,
         ("GL404", 4, "Move `critic` to cuda:0 as well"),
     ),
+    "an index on another device than its data": (
+        """
+data = torch.randn(100, 8)
+for step in range(3):
+    chosen = torch.randint(0, 100, (4,), device="cuda")
+    update(model(data[chosen].to("cuda")).square().mean())
+""",
+        ("GL404", 5, "Make `chosen` on cpu: `device='cpu'` on line 15."),
+    ),
+    "a state made on the host": (
+        """
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.LSTM(8, 4, batch_first=True)
+    def forward(self, x):
+        state = (torch.zeros(1, x.size(0), 4), torch.zeros(1, x.size(0), 4))
+        return self.cells(x, state)[0]
+net = Recurrent().to("cuda")
+for step in range(3):
+    update(net(torch.randn(4, 5, 8, device="cuda")).square().mean())
+""",
+        ("GL404", 8, "Make `state[0]` and `state[1]` on cuda:0: `device='cuda:0'` on line 18."),
+    ),
     "a mismatch after the recorded steps": (
         """
 for step in range(9):
