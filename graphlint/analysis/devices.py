@@ -200,16 +200,32 @@ class Devices:
 
     def feeds_backward(self, tensor: TensorId) -> bool:
         """Tells whether anything computed from a tensor was the root of a backward."""
-        seen = {tensor}
-        waiting = [tensor]
+        return tensor in self._feeding
+
+    @cached_property
+    def _feeding(self) -> frozenset[TensorId]:
+        """Every tensor from which the root of a backward was computed, the roots included."""
+        read: dict[TensorId, list[TensorId]] = {}
+        for event in self._trace.events:
+            match event:
+                case Op() if event.error is None:
+                    written = (*event.outputs, *(change.tensor for change in event.changed))
+                    sources = tuple(use.tensor for use in event.inputs)
+                case Transfer() if not event.noop:
+                    written, sources = (event.result,), (event.source.tensor,)
+                case ModuleCall():
+                    written, sources = event.outputs, event.inputs
+                case _:
+                    continue
+            for tensor in written:
+                read.setdefault(tensor, []).extend(sources)
+        seen = set(self._roots)
+        waiting = list(seen)
         while waiting:
-            current = waiting.pop()
-            if current in self._roots:
-                return True
-            fresh = [found for found in self._next(current) if found not in seen]
+            fresh = [tensor for tensor in read.get(waiting.pop(), ()) if tensor not in seen]
             seen.update(fresh)
             waiting += fresh
-        return False
+        return frozenset(seen)
 
     def used_after(self, tensor: TensorId, serial: Serial) -> bool:
         """Tells whether anything read the tensor, or memory that it shares, after a moment."""
