@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.graphs import BackwardGraph
-from graphlint.record.events import Backward, Op, OptimizerStep, Visit
+from graphlint.record.events import Backward, Op, OptimizerStep, Repeat, Visit
 from graphlint.record.graph import Node
 from graphlint.record.identity import Serial, StorageId, TensorId
 from graphlint.record.tables import Frame
@@ -74,7 +74,31 @@ class Reentry:
     def earlier(self) -> Backward | None:
         """The backward that freed them; None when it is not in the record."""
         freed_by = Counter(self._visits[node].backward for node in self.frontier)
-        return self._facts.graphs.by_serial(freed_by.most_common(1)[0][0]) if freed_by else None
+        if not freed_by:
+            return None
+        serial = freed_by.most_common(1)[0][0]
+        return self._facts.graphs.by_serial(serial) or self._equal_to(serial)
+
+    def _equal_to(self, serial: Serial) -> Backward | None:
+        """Returns the stored backward that one of a repeated step was equal to, where there is only one."""
+        repeats = [
+            event
+            for event in self._facts.trace.events
+            if isinstance(event, Repeat) and event.serial <= serial
+        ]
+        if not repeats:
+            return None
+        covering = repeats[-1]
+        step = next((step for step in self._facts.steps.all if step.boundary == covering.like), None)
+        found = [event for event in step.events if isinstance(event, Backward)] if step is not None else []
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def earlier_step(self) -> int | None:
+        """The step of the earlier backward; None where only one equal to it was stored."""
+        if self.earlier is None or self.earlier.serial not in {v.backward for v in self._visits.values()}:
+            return None
+        return self._facts.steps.step_of(self.earlier.serial)
 
     @cached_property
     def whole(self) -> bool:

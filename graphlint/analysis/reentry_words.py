@@ -105,6 +105,11 @@ class ReentryWords:
         earlier = self._case.earlier
         if not self._case.steps_between and earlier is not None:
             return self._mend_without_step(earlier)
+        if not self._case.entrances:
+            return (
+                f"build {self._loss} from a forward pass of its own. The line that built the shared part was "
+                f"not recorded; level full records every step."
+            )
         calls = self._calls(self._case.entrances)
         where = self._after()
         if not self._case.behind:

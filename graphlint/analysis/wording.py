@@ -3,6 +3,7 @@
 May import `record` and the rest of `analysis`. Nothing is ever decided here.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
 _LISTED = 3
+_RECEIVER = re.compile(r"([A-Za-z_][\w.]*)\.backward\(")
 
 
 class Wording:
@@ -55,8 +57,16 @@ class Wording:
         frame = self.frame(backward.site)
         scope = frame.function if frame is not None else None
         names = [self._facts.names.tensor_name(root, scope) for root in backward.roots]
+        if names == [None] and frame is not None:
+            names = [self._receiver(frame)]
         quoted = [f"`{name}`" for name in names if name is not None]
         return listed(quoted) if quoted and len(quoted) == len(names) else "the loss"
+
+    def _receiver(self, frame: Frame) -> str | None:
+        """Returns `loss` where the line says `loss.backward()`; None for anything longer."""
+        statement = self._facts.sources.statement(frame.path, frame.line)
+        found = _RECEIVER.match(statement.calls[0]) if statement is not None and statement.calls else None
+        return found.group(1) if found is not None else None
 
     def step(self, step: OptimizerStep) -> str:
         """Returns "`discriminator_optimizer.step()`"."""

@@ -104,7 +104,7 @@ class _Story:
         if first != self._call:
             return f"{self._call} enters a graph that {first} has already freed."
         if self._facts.graphs.frames(earlier.site) == self._facts.graphs.frames(self._case.backward.site):
-            return f"{self._call} enters a graph that the same line has already freed{self._when(earlier)}."
+            return f"{self._call} enters a graph that the same line has already freed{self._when()}."
         return f"{self._call} enters a graph that an earlier {first} has already freed."
 
     def _labels(self) -> Iterator[Label]:
@@ -123,7 +123,7 @@ class _Story:
         if earlier is not None:
             at = self._facts.graphs.frame(earlier.site)
             if at is not None:
-                yield label(at, f"freed here{self._when(earlier)}")
+                yield label(at, f"freed here{self._when()}")
             if parted is not None and parted[0] != at:
                 yield label(parted[0], f"freed {_VIA}")
 
@@ -166,8 +166,8 @@ class _Story:
             else tuple(t for t in leaves if self._facts.names.places(t))
         )
 
-    def _when(self, earlier: Backward) -> str:
-        then = self._facts.steps.step_of(earlier.serial)
+    def _when(self) -> str:
+        then = self._case.earlier_step
         return f" (step {then})" if then is not None else ""
 
 

@@ -72,7 +72,8 @@ def _bare(facts: Facts, backward: Backward, frame: Frame) -> Occurrence:
     return Occurrence(
         message=f"{facts.wording.backward(backward)} needs a tensor{shape} that was changed in place since.",
         labels=(label(frame, "needed here: torch raises"),),
-        fix="find the in-place write between the forward pass and this line; the record does not show it.",
+        fix="find the write in place between the forward pass and this line; it was not recorded, level full "
+        "records every step.",
         step=facts.steps.step_of(backward.serial),
         last_step=facts.steps.last_step(backward.serial),
     )
