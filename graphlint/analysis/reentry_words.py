@@ -97,12 +97,15 @@ class ReentryWords:
             held = self._facts.wording.owners(sorted(self._case.leaves))
             steppers = listed([self._facts.wording.step(step) for step in self._case.users])
             return f"detach {what}: {steppers} doesn't train {held}, which lies behind it."
-        return (
-            f"compute {what} again in each step instead of keeping it: what it depends on is being trained."
-        )
+        again = f"compute {what} again in each step instead of keeping it"
+        if self._case.trained_by_earlier(self._case.leaves):
+            return f"{again}: what it depends on is being trained."
+        return f"{again}, or detach it if it is to stay as it is."
 
     def _mend_shared(self) -> str:
         earlier = self._case.earlier
+        if self._case.whole and earlier is not None:
+            return self._mend_contained(earlier)
         if not self._case.steps_between and earlier is not None:
             return self._mend_without_step(earlier)
         if not self._case.entrances:
@@ -131,6 +134,15 @@ class ReentryWords:
             f"call {calls} again {where} and build {self._loss} from that; its input comes from {word} "
             f"{also}, whose graph was freed as well, so run {those} again before it."
         )
+
+    def _mend_contained(self, earlier: Backward) -> str:
+        """Returns the remedy for a loss that is a part of the one differentiated before."""
+        loss = self._facts.wording.loss(earlier)
+        if not self._case.steps_between:
+            return (
+                f"drop {self._call}: {self._loss} is part of {loss}, whose backward has counted it already."
+            )
+        return f"{self._anew()} {self._after()}: this one is part of {loss}."
 
     def _mend_without_step(self, earlier: Backward) -> str:
         first = self._facts.wording.backward(earlier)

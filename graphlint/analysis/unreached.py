@@ -34,6 +34,7 @@ class Unreached:
         step: the first step of the optimizer.
         steps: how many steps it took.
         losses: the backwards that reached its other parameters.
+        complete: whether the record shows how every tensor on the way to them was made.
     """
 
     optimizer: OptimizerId
@@ -43,6 +44,7 @@ class Unreached:
     step: OptimizerStep
     steps: int
     losses: tuple[Backward, ...]
+    complete: bool
 
 
 class UnreachedParameters:
@@ -69,12 +71,12 @@ class UnreachedParameters:
         losses = self._losses(set(parameters))
         if not missing or not losses:
             return
-        used, cuts = self._cut(tuple(missing), losses)
+        used, cuts, complete = self._cut(tuple(missing), losses)
         if used and count >= _STEPS_WHEN_CUT:
-            yield Unreached(optimizer, tuple(used), "cut", cuts, steps[0], count, losses)
+            yield Unreached(optimizer, tuple(used), "cut", cuts, steps[0], count, losses, complete)
         unused = [p for p in missing if p not in used and not self._maybe_idle(p)]
         if unused and count >= _STEPS_WHEN_UNUSED:
-            yield Unreached(optimizer, tuple(unused), "unused", (), steps[0], count, losses)
+            yield Unreached(optimizer, tuple(unused), "unused", (), steps[0], count, losses, complete)
 
     def _losses(self, parameters: set[TensorId]) -> tuple[Backward, ...]:
         """Returns the fully recorded backwards that reached any of the parameters."""
@@ -88,17 +90,20 @@ class UnreachedParameters:
 
     def _cut(
         self, parameters: tuple[TensorId, ...], losses: tuple[Backward, ...]
-    ) -> tuple[list[TensorId], tuple[Cut, ...]]:
-        """Returns the parameters whose values flow to a loss, and the cuts on the way there."""
+    ) -> tuple[list[TensorId], tuple[Cut, ...], bool]:
+        """Returns the parameters whose values flow to a loss, the cuts there, and whether all was seen."""
         used: dict[TensorId, None] = {}
         cuts: dict[SiteId | None, Cut] = {}
+        end = self._facts.trace.end
+        complete = end is not None and not end.unseen
         for loss in losses:
             connection = self._facts.reach.connection(loss, parameters)
+            complete = complete and connection is not None and connection.complete
             if connection is not None and connection.cuts:
                 used.update(dict.fromkeys(p for p in parameters if p in connection.used))
                 for cut in connection.cuts:
                     cuts.setdefault(cut.site, cut)
-        return list(used), tuple(cuts.values())
+        return list(used), tuple(cuts.values()), complete
 
     def _written(self, parameter: TensorId, after: Serial) -> bool:
         """Tells whether the parameter is kept up to date by hand, as a momentum teacher is."""

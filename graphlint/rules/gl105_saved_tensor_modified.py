@@ -106,7 +106,7 @@ class _Story:
         also = f" and {counted(others, 'other tensor')}" if others else ""
         told = f"{self._call} needs {self._tensor} as the graph saved it, but {self._writer()} changed"
         if self._silent:
-            return f"{told} it in between, unseen by torch: the gradients are wrong."
+            return f"{told} it in between, unseen by torch: the gradient is not that of the loss."
         return f"{told} it{also} in place in between."
 
     def _writer(self) -> str:
@@ -118,7 +118,7 @@ class _Story:
         return f"{place(frame, near=self._frame)}" if frame is not None else "an in-place operation"
 
     def _labels(self) -> Iterator[Label]:
-        ending = "the gradients are wrong, without an error" if self._silent else "torch raises"
+        ending = "the gradient uses the new values, without an error" if self._silent else "torch raises"
         yield label(self._frame, f"needed here: {ending}")
         if self._saved is not None:
             node = self._found.node.name

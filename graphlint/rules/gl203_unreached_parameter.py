@@ -79,7 +79,8 @@ def _message(facts: Facts, found: Unreached, what: str, verb: str) -> str:
     told = f"{number} of {optimizer} {never} a gradient in {counted(found.steps, 'step')}: {what} {verb}"
     if found.reason == "cut":
         return f"{told} used to compute {loss}, but the gradient's way back is cut."
-    return f"{told} never used to compute {loss}."
+    seen = "" if found.complete else ", as far as was recorded"
+    return f"{told} never used to compute {loss}{seen}."
 
 
 def _fix(facts: Facts, found: Unreached, words: CutWords, what: str, optimizer: str) -> str:

@@ -225,3 +225,38 @@ def test_only_the_silent_write_that_was_saved_is_reported(run):
     assert "unseen by torch" in judged.only("GL105").message
     not_saved = through_data.replace("nn.Sigmoid()", "nn.Identity()")
     assert run(not_saved).found == []
+
+
+def test_a_part_of_a_loss_already_counted_is_to_be_dropped(run):
+    judged = run(SHARED.replace("    size.backward()", "    total = size + spread\n    total.backward()"))
+    assert judged.only("GL101").fix == (
+        "drop `spread.backward()`: `spread` is part of `total`, whose backward has counted it already."
+    )
+
+
+LATE = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(net.parameters())
+for step in range(10):
+    out = net(torch.randn(8, 4))
+    loss = out.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 6:
+        extra = out.abs().mean()
+        extra.backward()
+"""
+
+
+def test_a_watched_step_tells_what_it_can(run):
+    judged = run(LATE)
+    assert judged.found == [("GL101", 15)]
+    assert judged.lines("GL101") == [15, 11]
+    finding = judged.only("GL101")
+    assert "`loss.backward()` has already freed" in finding.message
+    assert finding.fix.startswith("build `extra` from a forward pass of its own.")
