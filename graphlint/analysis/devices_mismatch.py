@@ -15,8 +15,11 @@ from graphlint.record.tables import Frame
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
-_MESSAGES = ("same device", "different devices", "weight type", "bias type", "device type")
-"""Parts of what torch says when tensors on different devices meet."""
+_SAYS_SO = ("same device", "different devices")
+"""What torch says when tensors on different devices meet."""
+
+_NAMES_ONE = ("(torch.cuda.", "(MPS")
+"""What convolutions say instead: two tensor types, of which one is the accelerator's."""
 
 _INDEXED = "the indexed tensor"
 
@@ -77,13 +80,17 @@ class Mismatch:
 def find_mismatch(facts: "Facts") -> Mismatch | None:
     """Returns the mismatch that ended the run; None when it ended otherwise, or well."""
     errors = [event for event in facts.trace.events if isinstance(event, ScriptError)]
-    if not errors or not any(part in errors[-1].message for part in _MESSAGES):
+    if not errors or not _about_devices(errors[-1].message):
         return None
     error = errors[-1]
     failed = [e for e in facts.trace.events if isinstance(e, Op) and e.error and e.error in error.message]
     if failed:
         return _Operation(facts, error, failed[-1]).mismatch()
     return _from_operands(facts, error)
+
+
+def _about_devices(message: str) -> bool:
+    return any(part in message for part in _SAYS_SO) or any(message.count(part) == 1 for part in _NAMES_ONE)
 
 
 def _from_operands(facts: "Facts", error: ScriptError) -> Mismatch | None:

@@ -60,6 +60,12 @@ def bare(facts: "Facts", tensor: TensorId, frame: Frame) -> str | None:
     return facts.names.tensor_name(tensor, frame.function)
 
 
+def names(facts: "Facts", tensor: TensorId, frame: Frame) -> tuple[str, ...]:
+    """Returns every name that a tensor had in the function of `frame`, in the order in which it got them."""
+    given = (name for name in facts.trace.names if name.of == "tensor" and name.id == tensor)
+    return tuple(name.name for name in given if name.scope == frame.function)
+
+
 def called(facts: "Facts", move: Move) -> str:
     """Returns the name of what is moved: the tensor's, that of what it is a view of, or a description."""
     names = [bare(facts, move.transfer.source.tensor, move.frame)]

@@ -51,7 +51,7 @@ from graphlint.analysis.devices_roundtrips import (
     find_return,
     real_moves,
 )
-from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sentence, sized
+from graphlint.analysis.devices_wording import Move, bare, called, move, names, recurring, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
@@ -117,8 +117,9 @@ def _keep(facts: Facts, found: Return, back: Move, left: Frame | None) -> str:
     home = found.home.device
     away = bare(facts, found.back.source.tensor, back.frame) or bare(facts, found.out.result, back.frame)
     result = bare(facts, found.back.result, back.frame)
-    kept = bare(facts, found.home.tensor, back.frame)
-    if kept is not None and kept not in {away, result}:
+    taken = {away, result}
+    kept = next((name for name in names(facts, found.home.tensor, back.frame) if name not in taken), None)
+    if kept is not None:
         return f"Use `{kept}`, which is still on {home}, and drop the move at {place(back.frame)}."
     before = f" before {place(left, near=back.frame)} moves it" if left is not None else ""
     if result is not None and result != away:
@@ -155,8 +156,8 @@ def _detoured(facts: Facts, found: Detour, left: Move, back: Move) -> _Sighting:
 def _hopped(facts: Facts, found: Hop, moved: Move) -> _Sighting:
     home, away = found.move.from_device, found.move.to_device
     name, size = called(facts, moved), sized(found.move.bytes)
-    names = [bare(facts, loss, moved.frame) for loss in found.reduction.losses]
-    loss = next((f"`{known}`" for known in names if known is not None), "the loss")
+    known = [bare(facts, loss, moved.frame) for loss in found.reduction.losses]
+    loss = next((f"`{spelled}`" for spelled in known if spelled is not None), "the loss")
     labels = [_label(moved.frame, f"moved from {home} to {away} here: {size}")]
     uses = [frame for op in found.reduction.operations if (frame := facts.devices.line(op)) is not None]
     if uses:
@@ -179,8 +180,8 @@ def _hopped(facts: Facts, found: Hop, moved: Move) -> _Sighting:
 
 def _send(facts: Facts, found: Hop, moved: Move) -> str:
     """Returns ", and move `labels` to cuda:0 instead", where the loss has arguments that were never there."""
-    names = [bare(facts, tensor, moved.frame) for tensor in found.native]
-    spelled = [f"`{name}`" if name is not None else "the loss's other arguments" for name in names]
+    known = [bare(facts, tensor, moved.frame) for tensor in found.native]
+    spelled = [f"`{name}`" if name is not None else "the loss's other arguments" for name in known]
     return f", and move {listed(spelled)} to {found.move.from_device} instead" if spelled else ""
 
 

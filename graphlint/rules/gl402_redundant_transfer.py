@@ -60,6 +60,7 @@ class _Line:
     name: str
     reason: str
     device: str
+    module: bool = False
     steps: list[int] = field(default_factory=list)
 
 
@@ -85,6 +86,7 @@ def _occurrences(key: _Function, lines: list[_Line]) -> Iterator[Occurrence]:
     places = listed([str(line.frame.line) for line in lines], limit=_LABELS)
     names = listed([line.name for line in lines], limit=4)
     labels = [Label(path=line.frame.path, line=line.frame.line, text=line.reason) for line in lines]
+    fix = _fix(lines)
     for step in sorted({step for line in lines for step in line.steps}):
         yield Occurrence(
             message=(
@@ -92,14 +94,25 @@ def _occurrences(key: _Function, lines: list[_Line]) -> Iterator[Occurrence]:
                 f"{counted(number, 'move')} of 0 bytes in every step, on {_lines(number)} {places}."
             ),
             labels=tuple(labels[:_LABELS]),
-            fix=(
-                f"Drop {'this move' if number == 1 else 'these moves'}: a result lies where its operands "
-                f"lie, and a tensor that was moved once stays there."
-            ),
+            fix=fix,
             step=step,
             cause=(key[0], key[2]),
             severity="warning" if number >= _CHURN else "info",
         )
+
+
+def _fix(lines: list[_Line]) -> str:
+    modules = [line.name for line in lines if line.module]
+    idle = len(lines) - len(modules)
+    said = []
+    if idle:
+        what = "this move" if idle == 1 else "these moves" if not modules else "the moves of tensors"
+        said.append(
+            f"Drop {what}: a result lies where its operands lie, and a tensor moved once stays there."
+        )
+    if modules:
+        said.append(f"Move {listed(modules)} once, before the loop.")
+    return " ".join(said)
 
 
 def _lines(number: int) -> str:
@@ -196,7 +209,7 @@ def _module_lines(facts: Facts) -> Iterator[_Line]:
         if len(idle) == len(found) - 1 and len(set(steps)) > 1 and event.tensors:
             device, name = facts.devices.spelled(event.to_device), facts.names.module(event.module)
             reason = f"{name}: all {counted(event.tensors, 'tensor')} of it are on {device} already"
-            yield _Line(frame, name, reason, device, steps)
+            yield _Line(frame, name, reason, device, module=True, steps=steps)
 
 
 def _drivers(facts: Facts) -> frozenset[_Function]:

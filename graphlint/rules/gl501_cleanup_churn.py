@@ -106,8 +106,8 @@ def _message(facts: Facts, churning: Sequence[_Churn]) -> str:
     spelled = [f"{kind}() runs {_times(kinds[kind] / number)} a step" for kind in sorted(kinds)]
     spent = sum(call.duration_ns for found in churning for call in found.calls) / number / _NS_PER_MS
     collected = sum(call.collected for found in churning for call in found.calls)
-    found = f" and freed {counted(round(collected / number), 'object')}" if kinds["gc.collect"] else ""
-    return f"{listed(spelled)}: {spent:.1f} ms of each step{_share(facts, churning)}{found}."
+    found = f" and frees {counted(round(collected / number), 'object')}" if kinds["gc.collect"] else ""
+    return f"{listed(spelled)}. That takes {spent:.1f} ms of each step{_share(facts, churning)}{found}."
 
 
 def _share(facts: Facts, churning: Sequence[_Churn]) -> str:
