@@ -82,7 +82,7 @@ def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
     first, *rest = dotted.split(".")
     value = scope.get(first)
     for part in rest:
-        if isinstance(value, torch.nn.Module):
+        if issubclass(type(value), torch.nn.Module):
             held = {**vars(value), **value._modules, **value._parameters, **value._buffers}
         else:
             held = getattr(value, "__dict__", {})
@@ -91,12 +91,12 @@ def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
 
 
 def _operand(name: str, value: Any, recorder: Recorder) -> Operand | None:
-    if isinstance(value, torch.nn.Module):
+    if issubclass(type(value), torch.nn.Module):
         parameter = next(value.parameters(), None)
         if parameter is None:
             return None
         return Operand(f"{name}'s parameters", recorder.device(parameter), (), None)
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         number = recorder.tensors.find(value)
         return Operand(
             name,

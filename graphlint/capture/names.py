@@ -6,18 +6,20 @@ Python 3.13 it is a live view (PEP 667) and holds nothing.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from graphlint.capture.containers import items_of
 from graphlint.capture.recorder import Recorder
 
 _MAX_ITEMS = 64
 _MAX_REMEMBERED = 4096
 _SNAPSHOTS = sys.version_info < (3, 13)
+_KEYS = frozenset({str, int})
+_NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
 _TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
 
@@ -63,13 +65,14 @@ class NameFinder:
     def _name(self, value: Any, name: str, scope: str) -> None:
         if name.startswith("__"):
             return
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
             self._name_tensor(value, name, scope)
-        elif isinstance(value, torch.nn.Module):
+        elif issubclass(kind, torch.nn.Module):
             self._recorder.name("module", self._recorder.module(value), name, scope)
-        elif isinstance(value, torch.optim.Optimizer):
+        elif issubclass(kind, torch.optim.Optimizer):
             self._recorder.name("optimizer", self._recorder.optimizer(value), name, scope)
-        elif isinstance(value, (dict, list, tuple)):
+        elif issubclass(kind, (dict, list, tuple)):
             self._name_items(value, name, scope)
 
     def _name_tensor(self, tensor: torch.Tensor, name: str, scope: str) -> None:
@@ -84,12 +87,8 @@ class NameFinder:
                 self._name(held, f"{name}.{attribute}", scope)
 
     def _name_items(self, container: Any, name: str, scope: str) -> None:
-        if len(container) > _MAX_ITEMS:
-            return
-        for key, item in _items(container):
-            if isinstance(key, (str, int)) and isinstance(
-                item, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
-            ):
+        for key, item in items_of(container, _MAX_ITEMS):
+            if type(key) in _KEYS and issubclass(type(item), _NAMED):
                 self._name(item, f"{name}[{key!r}]", scope)
 
 
@@ -99,13 +98,6 @@ def _name_of_self(code: CodeType) -> str | None:
     if not code.co_argcount or not outer or outer.endswith("<locals>"):
         return None
     return code.co_varnames[0]
-
-
-def _items(container: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(container, Mapping):
-        yield from list(container.items())
-    else:
-        yield from enumerate(list(container))
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:

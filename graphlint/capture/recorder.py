@@ -5,7 +5,7 @@ tap shows it, and objects are followed by weak references.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,9 +18,6 @@ from graphlint.record.events import AnyEvent, Use
 from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, TensorId
 from graphlint.record.tables import Module, Name, Optimizer, Parameter, Tensor
 from graphlint.record.trace import Record
-
-_MAX_DEPTH = 6
-_MAX_TENSORS_PER_CALL = 4096
 
 
 class Recorder:
@@ -90,20 +87,17 @@ class Recorder:
         name = self._dtypes.get(dtype)
         if name is None:
             name = self._dtypes[dtype] = str(dtype)
-        shape = tuple(int(size) for size in tensor.shape)
-        count = 1
-        for size in shape:
-            count *= size
+        shape = tuple(map(int, tensor.shape))
         return Tensor(
             id=number,
             storage=self._storages.number(tensor),
             shape=shape,
             dtype=name,
             device=self.device(tensor),
-            bytes=count * dtype.itemsize,
+            bytes=math.prod(shape) * dtype.itemsize,
             requires_grad=tensor.requires_grad,
             leaf=tensor.is_leaf,
-            parameter=isinstance(tensor, torch.nn.Parameter),
+            parameter=type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter),
         )
 
     def use(self, tensor: torch.Tensor) -> Use:
@@ -192,27 +186,3 @@ def _finite(rate: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None
-
-
-def find_tensors(value: Any) -> list[torch.Tensor]:
-    """Returns the tensors in `value`, in order: tuples, lists, dicts and dataclass-like objects are entered."""
-    found: list[torch.Tensor] = []
-    for item in _walk(value, _MAX_DEPTH):
-        found.append(item)
-        if len(found) >= _MAX_TENSORS_PER_CALL:
-            break
-    return found
-
-
-def _walk(value: Any, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _walk(item, depth - 1)
-    elif depth and isinstance(value, dict):
-        for item in value.values():
-            yield from _walk(item, depth - 1)
-    elif depth and hasattr(type(value), "__dataclass_fields__"):
-        for item in getattr(value, "__dict__", {}).values():
-            yield from _walk(item, depth - 1)

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.recorder import find_tensors
 from graphlint.capture.registry import WeakNumbers
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import BatchDraw

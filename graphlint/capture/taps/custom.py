@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.recorder import find_tensors
 from graphlint.capture.registry import version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps.patching import patch

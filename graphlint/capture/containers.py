@@ -1,0 +1,60 @@
+"""Looks into the containers that the user's code passes around, without running any of its code.
+
+May import torch. Types are asked, never `__class__`, which an object may compute; subclasses of tuple, list
+and dict are read through the built-in's own methods.
+"""
+
+from typing import Any
+
+import torch
+
+_MAX_DEPTH = 6
+_MAX_TENSORS = 4096
+_PLAIN = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, slice}
+)
+
+
+def find_tensors(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors in `value`, in order: tuples, lists, dicts and dataclasses are entered."""
+    found: list[torch.Tensor] = []
+    _collect(value, found, _MAX_DEPTH)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor], depth: int) -> None:
+    kind = type(value)
+    if kind in _PLAIN or len(found) >= _MAX_TENSORS:
+        return
+    if issubclass(kind, torch.Tensor):
+        found.append(value)
+    elif not depth:
+        return
+    elif issubclass(kind, tuple):
+        for item in tuple.__iter__(value):
+            _collect(item, found, depth - 1)
+    elif issubclass(kind, list):
+        for item in list.__iter__(value):
+            _collect(item, found, depth - 1)
+    elif issubclass(kind, dict):
+        for item in dict.values(value):
+            _collect(item, found, depth - 1)
+    elif hasattr(kind, "__dataclass_fields__"):
+        for item in _attributes(value):
+            _collect(item, found, depth - 1)
+
+
+def _attributes(value: Any) -> list[Any]:
+    try:
+        return list(vars(value).values())
+    except TypeError:
+        return []
+
+
+def items_of(container: Any, most: int) -> list[tuple[Any, Any]]:
+    """Returns keys and items of a tuple, list or dict; none where it holds more than `most`."""
+    kind = type(container)
+    if issubclass(kind, dict):
+        return list(dict.items(container)) if dict.__len__(container) <= most else []
+    base: Any = list if issubclass(kind, list) else tuple
+    return list(enumerate(base.__iter__(container))) if base.__len__(container) <= most else []
