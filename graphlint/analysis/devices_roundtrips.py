@@ -20,7 +20,9 @@ HOST = "cpu"
 _BETTER_ON_THE_HOST = (
     "torch.linalg.",
     "torch.bernoulli",
+    "torch.ctc_loss",
     "torch.multinomial",
+    "torch.nn.functional.ctc_loss",
     "torch.normal",
     "torch.rand",
     "torch.svd",
@@ -120,7 +122,11 @@ def _needs_only_the_value(local: Local) -> bool:
     if any(op.serial < local.arrivals[0].serial for op in local.made):
         return False
     own = all(op.name.startswith("torch.") for op in local.operations)
-    return own and not any(op.name.startswith(_BETTER_ON_THE_HOST) for op in (*local.operations, *local.made))
+    return own and not _belong_to_the_host((*local.operations, *local.made))
+
+
+def _belong_to_the_host(operations: tuple[Op, ...]) -> bool:
+    return any(op.name.startswith(_BETTER_ON_THE_HOST) for op in operations)
 
 
 def _serves_the_host(facts: "Facts", out: Transfer, local: Local, back: Transfer) -> bool:
@@ -165,7 +171,7 @@ def find_hop(facts: "Facts", move: Transfer) -> Hop | None:
     if not facts.devices.local(move.source.tensor, Serial(move.serial - 1)).parameters:
         return None
     reduction = facts.devices.reduction(move)
-    if reduction is None:
+    if reduction is None or (move.to_device == HOST and _belong_to_the_host(reduction.operations)):
         return None
     cost = 0
     along: list[Transfer] = []

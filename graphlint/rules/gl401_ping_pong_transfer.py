@@ -34,8 +34,8 @@ the loop it is paid at every step, and a second time in the backward where the v
 Moves are recorded in the first steps only, and only where the user's own line makes them. A value that
 comes back and reaches no backward (for metrics, pictures, logging) is not reported, nor is one that leaves
 an accelerator and comes back after the copy there was dropped, which saves memory. A detour through NumPy
-is seen where the elements that came back are those that left, in whatever order. Linear algebra and random
-numbers on the host are taken for intended.
+is seen where the elements that came back are those that left, in whatever order. Linear algebra, CTC and
+random numbers on the host are taken for intended.
 """
 
 from collections.abc import Iterator

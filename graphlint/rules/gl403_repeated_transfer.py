@@ -195,7 +195,7 @@ def _twice(facts: Facts, before: _Sent, again: _Sent) -> Iterator[Occurrence]:
     yield Occurrence(
         message=sentence(
             f"{name} is sent from {again.arrival.transfer.from_device} to {device} again within a step, "
-            f"and has not changed since {'the time before' if same_line else near}. That is {size} a step "
+            f"and has not changed since {'the time before' if same_line else near}. Each time moves {size} "
             f"for nothing."
         ),
         labels=tuple(labels),

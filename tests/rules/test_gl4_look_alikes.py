@@ -124,6 +124,37 @@ for step in range(3):
     fake = model(torch.randn(4, 8, device="cuda")).cpu()
     update(critic(fake).mean() - critic(real).mean() + (fake - real).abs().mean())
 """,
+    "a loss that is better computed on the host": """
+for step in range(3):
+    scores = model(torch.randn(10, 2, 8, device="cuda")).log_softmax(2)
+    lengths = torch.full((2,), 10), torch.full((2,), 3)
+    update(F.ctc_loss(scores.cpu(), torch.randint(1, 3, (2, 3)), *lengths))
+""",
+    "weights put by and put back": """
+average = {name: held.detach().cpu().clone() for name, held in model.named_parameters()}
+for step in range(3):
+    update(model(torch.randn(4, 8, device="cuda")).square().mean())
+    with torch.no_grad():
+        kept = {name: held.detach().cpu().clone() for name, held in model.named_parameters()}
+        for name, held in model.named_parameters():
+            held.copy_(average[name].lerp_(kept[name], 0.1))
+        model(torch.randn(4, 8, device="cuda"))
+        for name, held in model.named_parameters():
+            held.copy_(kept[name])
+""",
+    "an optimizer on the host": """
+hosted = [held.detach().cpu().clone().requires_grad_() for held in model.parameters()]
+adam = torch.optim.Adam(hosted)
+for step in range(3):
+    model.zero_grad()
+    model(torch.randn(4, 8, device="cuda")).square().mean().backward()
+    for host, held in zip(hosted, model.parameters()):
+        host.grad = held.grad.cpu()
+    adam.step()
+    with torch.no_grad():
+        for host, held in zip(hosted, model.parameters()):
+            held.copy_(host)
+""",
     "a mismatch that the script expects": """
 for step in range(3):
     update(model(torch.randn(4, 8, device="cuda")).square().mean())
