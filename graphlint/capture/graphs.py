@@ -168,6 +168,25 @@ class NodeStamps:
             metadata[STAMP] = stamp
         return tuple(visits)
 
+    def leave_freed(self, walk: Walk, stamp: Stamp) -> None:
+        """Stamps as freed the nodes that a backward had surely run when it raised; `stamp` is what it left.
+
+        A node runs after all those before it: with one that has lost what it saved, they have run too.
+        """
+        incoming: dict[int, list[int]] = {}
+        for source, target in walk.edges:
+            incoming.setdefault(target, []).append(source)
+        freed = Stamp(stamp.backward)
+        freed.freed = True
+        own = {index for index, node in enumerate(walk.nodes) if node.metadata.get(STAMP) is stamp}
+        waiting = [index for index in own if _has_lost_what_it_saved(walk.nodes[index])]
+        while waiting:
+            index = waiting.pop()
+            if index in own:
+                own.remove(index)
+                walk.nodes[index].metadata[STAMP] = freed
+                waiting.extend(incoming.get(index, ()))
+
 
 def executed_indexes(
     walk: Walk, targets: Sequence[Any], leaves: Sequence[torch.Tensor]
@@ -291,6 +310,25 @@ class GraphStore:
             for raw in raw_tensors
         )
         return tuple(f"saved_tensors[{index}]" for index in range(len(saved))), saved
+
+
+def _has_lost_what_it_saved(node: Any) -> bool:
+    """Tells whether a node was freed, where it had saved something; unpacks nothing that is still there."""
+    if isinstance(node, BackwardCFunction):
+        try:
+            _ = node._raw_saved_tensors
+        except RuntimeError:
+            return True
+        return False
+    for attribute in dir(type(node)):
+        if attribute.startswith("_raw_saved_") and any(
+            raw.unpack_hook is None and raw.data is None for raw in _as_list(getattr(node, attribute))
+        ):
+            try:
+                getattr(node, attribute.replace("_raw", "", 1))
+            except RuntimeError:
+                return True
+    return False
 
 
 def _as_list(value: Any) -> Sequence[Any]:

@@ -57,7 +57,6 @@ _CAPABILITIES: tuple[Capability, ...] = (
 )
 
 
-
 class _Recording:
     """Holds the session that records: one for the process, as what it patches is, whatever thread asks."""
 
@@ -187,14 +186,18 @@ class Session:
         return "full" if self._full_steps < FULL_STEPS or again else "watch"
 
     def _arm_full(self) -> None:
-        if self._context.full or self._suspended:
+        if self._context.full:
             return
+        if not self._suspended:
+            self._install_full()
+        self._context.full = True
+
+    def _install_full(self) -> None:
         with ExitStack() as stack:
             for tap in self._full_taps:
                 tap.arm(stack)
                 self._context.guard.arm(tap.capability)
             self._full_stack = stack.pop_all()
-        self._context.full = True
 
     def _disarm_full(self) -> None:
         self._context.full = False
@@ -207,8 +210,7 @@ class Session:
     def _resume(self) -> None:
         self._suspended = False
         if self._context.full:
-            self._context.full = False
-            self._arm_full()
+            self._install_full()
 
     # --- steps -------------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import Stamp, Walk, executed_indexes
-from graphlint.capture.recorder import Recorder, find_tensors
+from graphlint.capture.recorder import Recorder
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import Backward, Visit
 from graphlint.record.header import Capability
@@ -93,6 +94,7 @@ class BackwardTap:
             try:
                 result = original(t_outputs, *args, **kwargs)
             except BaseException as error:
+                context.guard.run("backward", self._failed, started, t_outputs)
                 context.guard.run("backward", self._after, started, None, error)
                 raise
             finally:
@@ -184,6 +186,13 @@ class BackwardTap:
             tuple(recorder.tensor(target) for target in targets),
             leaves,
         )
+
+    def _failed(self, started: _Started | None, outputs: Any) -> None:
+        """Notes what a backward that raised had freed before."""
+        if started is not None and not started.retain_graph:
+            roots = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+            walk = Walk([node for root in roots if (node := _node_of(root)) is not None])
+            self._context.stamps.leave_freed(walk, started.stamp)
 
     def _after(self, started: _Started | None, result: Any, error: BaseException | None) -> None:
         if started is None:

@@ -33,10 +33,12 @@ class CompiledTap:
         self._resume = resume
         self._stack: ExitStack | None = None
         self._inside = False
+        self._opener = 0
 
     def arm(self, stack: ExitStack) -> None:
         """Waits for `torch.compile`; where it was called before, Dynamo knows a backend already."""
-        self._stack = stack
+        # A stack of its own: what is patched later must not land on one whose callbacks were handed on.
+        self._stack = stack.enter_context(ExitStack())
         patch(stack, torch, "compile", self._wrap_compile)
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         if dynamo is not None and any(map(callable, dynamo.cached_backends.values())):
@@ -66,19 +68,33 @@ class CompiledTap:
         context = self._context
 
         def switch(callback: Any) -> Any:
-            if context.here():
-                context.guard.run("operations", self._switched, callable(callback))
-            return original(callback)
+            if not context.here():
+                return original(callback)
+            caller = id(sys._getframe(1))
+            if callback is not None:
+                context.guard.run("operations", self._switched_on, caller)
+            earlier = original(callback)
+            if callback is None:
+                context.guard.run("operations", self._switched_off, earlier, caller)
+            return earlier
 
         switch.graphlint = True  # type: ignore[attr-defined]
         return switch
 
-    def _switched(self, on: bool) -> None:  # noqa: FBT001 - it follows torch's own switch
-        if on and not self._inside:
+    def _switched_on(self, caller: int) -> None:
+        if not self._inside:
             self._inside = True
+            self._opener = caller
             self._context.note_unseen(_UNSEEN)
             self._suspend()
-        elif not on and self._inside:
+
+    def _switched_off(self, earlier: Any, caller: int) -> None:
+        """Ends the region, unless Dynamo is only compiling: then it was off already, and isn't done.
+
+        After a compilation that failed it is off too; the end is then told by the frame that opened the
+        region, which runs as long as the region does.
+        """
+        if self._inside and (earlier is not None or caller == self._opener):
             self._inside = False
             self._resume()
 

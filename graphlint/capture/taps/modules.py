@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.recorder import find_tensors
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import ModuleCall, ModuleMove
 from graphlint.record.header import Capability
@@ -58,8 +58,10 @@ class ModulesTap:
             try:
                 result = original(module, *args, **kwargs)
             except BaseException as error:
-                context.guard.run("modules", self._after, running, None, str(error))
+                self._left(running)
+                context.guard.run("modules", self._after, running, None, error)
                 raise
+            self._left(running)
             context.guard.run("modules", self._after, running, result, None)
             return result
 
@@ -82,10 +84,13 @@ class ModulesTap:
         calls.append((number, serial))
         return running
 
-    def _after(self, running: _Running, result: Any, error: str | None) -> None:
+    def _left(self, running: _Running) -> None:
+        """Takes the call off those that are running, whatever becomes of its record."""
         calls = self._context.module_calls
         while calls and calls.pop()[1] != running.serial:
             continue
+
+    def _after(self, running: _Running, result: Any, error: BaseException | None) -> None:
         self._recorder.emit(
             ModuleCall(
                 serial=running.serial,
@@ -97,7 +102,7 @@ class ModulesTap:
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in find_tensors(result)),
                 training=running.training,
                 grad_mode=running.grad_mode,
-                error=error,
+                error=None if error is None else str(error),
             )
         )
 

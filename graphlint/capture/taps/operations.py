@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.gradmode import GradModeSites
 from graphlint.capture.hostvalues import HostValues
 from graphlint.capture.modes import insert_mode, installed_modes, remove_mode
-from graphlint.capture.recorder import find_tensors
 from graphlint.capture.registry import version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps import kinds
@@ -65,14 +65,20 @@ class OperationsTap:
         self._names: dict[Any, str] = {}
         self._grad_owners: dict[TensorId, TensorId] = {}
         self._count = 0
+        self._armed = False
         self._mode = _RecordingMode(self, context)
 
     def arm(self, stack: ExitStack) -> None:
         """Puts the mode below the user's own modes, above the simulated devices."""
         self._count = 0
         self._grad_mode.arm(stack)
+        stack.callback(self._disarm)
+        self._armed = True
         self._mode.install(self._below)
-        stack.callback(self._mode.uninstall)
+
+    def _disarm(self) -> None:
+        self._armed = False
+        self._mode.uninstall()
 
     def new_step(self) -> None:
         """Starts counting the operations of a step anew."""
@@ -80,12 +86,12 @@ class OperationsTap:
 
     def suspend(self) -> None:
         """Takes the mode off the stack while torch's own code makes calls of no interest."""
-        if self._context.full:
+        if self._armed:
             self._mode.uninstall()
 
     def resume(self) -> None:
         """Puts the mode back."""
-        if self._context.full:
+        if self._armed:
             self._mode.install(self._below)
 
     def remove(self) -> None:
@@ -274,6 +280,8 @@ class _RecordingMode(TorchFunctionMode):
         except BaseException as error:
             if call is not None:
                 context.guard.run("operations", self._tap.after, call, None, error)
+            # The traceback holds this frame: what was only in it must not live as long.
+            call, args, kwargs = None, (), {}
             raise
         finally:
             self._running -= 1

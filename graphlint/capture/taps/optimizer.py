@@ -1,7 +1,8 @@
 """Sees optimizers being made, given groups, and stepping, at both levels.
 
-Steps come through torch's own global hooks. Which parameters a step wrote is told by their version counters;
-a fused step raises none, and writes every parameter that has a gradient.
+Steps come through torch's own global hooks, of which the one after a step isn't called when it raises: the
+profiler's block that torch opens around each step tells its end in every case. Which parameters a step wrote
+is told by their version counters; a fused step raises none, and writes every parameter that has a gradient.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.registry import version_of
+from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import Change, OptimizerStep
 from graphlint.record.header import Capability
@@ -20,11 +22,12 @@ from graphlint.record.identity import OptimizerId, Serial, SiteId
 
 
 class _Stepping:
-    """A step on its way: versions before it, by position in the groups."""
+    """A step on its way: versions before it, by position in the groups, and torch's block around it."""
 
-    __slots__ = ("closure", "optimizer", "serial", "site", "versions")
+    __slots__ = ("block", "closure", "optimizer", "serial", "site", "versions")
 
     def __init__(self, optimizer: OptimizerId, serial: Serial, site: SiteId | None, *, closure: bool) -> None:
+        self.block: object = None
         self.optimizer = optimizer
         self.serial = serial
         self.site = site
@@ -38,7 +41,7 @@ class OptimizerTap:
     Args:
         context: the capture.
         suspend: takes the recording of operations off while an optimizer computes; a closure runs with it on.
-        resume: puts it back. A step that raises doesn't come back here: the next one that starts does it.
+        resume: puts it back.
     """
 
     capability: Capability = "optimizer"
@@ -51,9 +54,12 @@ class OptimizerTap:
         self._resume = resume
         self._recorder = context.recorder
         self._running: list[_Stepping] = []
+        self._blocks: list[object] = []
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the constructor and `add_param_group`, and registers the step hooks."""
+        patch(stack, torch.autograd.profiler.record_function, "__enter__", self._wrap_enter)
+        patch(stack, torch.autograd.profiler.record_function, "__exit__", self._wrap_exit)
         patch(stack, torch.optim.Optimizer, "__init__", self._wrap_init)
         patch(stack, torch.optim.Optimizer, "add_param_group", self._wrap_add)
         stack.callback(register_optimizer_step_pre_hook(self._starts).remove)
@@ -79,6 +85,49 @@ class OptimizerTap:
 
         return add_param_group
 
+    def _wrap_enter(self, original: Any) -> Any:
+        context = self._context
+
+        def __enter__(block: Any) -> Any:  # noqa: N807 - in place of it
+            entered = original(block)
+            if context.here():
+                self._blocks.append(block)
+            return entered
+
+        return __enter__
+
+    def _wrap_exit(self, original: Any) -> Any:
+        context = self._context
+
+        def __exit__(block: Any, kind: Any, error: Any, trace: Any) -> Any:  # noqa: N807 - in place of it
+            if context.here():
+                self._left(block, error)
+            return original(block, kind, error, trace)
+
+        return __exit__
+
+    def _left(self, block: object, error: BaseException | None) -> None:
+        """Ends the step inside of the block that is being left, where it hasn't come back by itself."""
+        if any(block is other for other in self._blocks):
+            while self._blocks.pop() is not block:
+                continue
+        if any(stepping.block is block for stepping in self._running):
+            while (stepping := self._running.pop()).block is not block:
+                continue
+            if not isinstance(error, StopRun):
+                self._context.guard.run("optimizer", self._raised, stepping, error)
+            self._came_back()
+
+    def _came_back(self) -> None:
+        """Records operations again, unless a step is still computing around the one that ended."""
+        if not any(not stepping.closure for stepping in self._running):
+            self._resume()
+
+    def _raised(self, stepping: _Stepping, error: BaseException | None) -> None:
+        optimizer = self._recorder.optimizers.live().get(stepping.optimizer)
+        if optimizer is not None:
+            self._emit(stepping, optimizer, None if error is None else str(error))
+
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         self._recorder.emit_optimizer(optimizer, self._recorder.sites.chain(depth=4).site)
 
@@ -101,6 +150,7 @@ class OptimizerTap:
         closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
         stepping = _Stepping(number, self._recorder.next_serial(), chain.site, closure=closure)
         stepping.versions = [version_of(parameter) for parameter in _parameters(optimizer)]
+        stepping.block = self._blocks[-1] if self._blocks else None
         self._running.append(stepping)
         if not closure:
             self._suspend()
@@ -109,20 +159,14 @@ class OptimizerTap:
         del args, kwargs
         context = self._context
         if context.here():
-            context.guard.run("optimizer", self._after, optimizer)
+            block = self._blocks[-1] if self._blocks else None
+            if self._running and self._running[-1].block is block:
+                stepping = self._running.pop()
+                context.guard.run("optimizer", self._emit, stepping, optimizer, None)
+                self._came_back()
             context.check_stop()
 
-    def _after(self, optimizer: torch.optim.Optimizer) -> None:
-        number = self._recorder.optimizer(optimizer)
-        while self._running:
-            stepping = self._running.pop()
-            if stepping.optimizer == number:
-                if not stepping.closure:
-                    self._resume()
-                self._emit(stepping, optimizer)
-                return
-
-    def _emit(self, stepping: _Stepping, optimizer: torch.optim.Optimizer) -> None:
+    def _emit(self, stepping: _Stepping, optimizer: torch.optim.Optimizer, error: str | None) -> None:
         changed, without, unchanged = [], [], []
         silent = any(group.get("fused") for group in optimizer.param_groups)
         for parameter, before in zip(_parameters(optimizer), stepping.versions, strict=False):
@@ -144,10 +188,12 @@ class OptimizerTap:
                 without_grad=tuple(without),
                 unchanged=tuple(unchanged),
                 closure=stepping.closure,
+                error=error,
                 end=end,
             )
         )
-        self._context.clock.optimizer_ended(stepping.optimizer, end)
+        if error is None:
+            self._context.clock.optimizer_ended(stepping.optimizer, end)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -1,6 +1,7 @@
 """Sees `zero_grad` of optimizers and modules, at both levels: torch has no hook for it."""
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +23,27 @@ class ZeroGradTap:
         self._recorder = context.recorder
 
     def arm(self, stack: ExitStack) -> None:
-        """Wraps the method of every class that defines one, those of the user's subclasses included."""
+        """Wraps the method of every class that defines one, those of the user's subclasses included.
+
+        Classes that are made later are met as they are made.
+        """
+        # A stack of its own: what is patched later must not land on one whose callbacks were handed on.
+        own = stack.enter_context(ExitStack())
         for base in (torch.optim.Optimizer, torch.nn.Module):
             for owner in (base, *_subclasses_with_own(base)):
-                patch(stack, owner, "zero_grad", self._wrap)
+                patch(own, owner, "zero_grad", self._wrap)
+            patch(own, base, "__init_subclass__", partial(self._wrap_subclassing, own, base))
+
+    def _wrap_subclassing(self, stack: ExitStack, base: Any, original: Any) -> Any:
+        def __init_subclass__(cls: Any, **kwargs: Any) -> None:  # noqa: N807 - in place of it
+            if isinstance(original, classmethod):
+                original.__func__(cls, **kwargs)
+            else:
+                super(base, cls).__init_subclass__(**kwargs)
+            if self._context.here() and "zero_grad" in vars(cls):
+                patch(stack, cls, "zero_grad", self._wrap)
+
+        return classmethod(__init_subclass__)
 
     def _wrap(self, original: Any) -> Any:
         context = self._context
