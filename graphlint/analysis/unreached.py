@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.cuts import Cut
+from graphlint.analysis.values import ASSIGNMENT
 from graphlint.record.events import Backward, Op, OptimizerStep
 from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, TensorId
 
@@ -108,9 +109,10 @@ class UnreachedParameters:
     def _written(self, parameter: TensorId, after: Serial) -> bool:
         """Tells whether the parameter is kept up to date by hand, as a momentum teacher is."""
         storage = self._facts.values.storage(parameter)
-        if storage is None:
-            return False
-        return any(write.serial > after for write in self._facts.values.writes(storage))
+        writes = self._facts.values.writes(storage) if storage is not None else ()
+        made = self._facts.values.makers(parameter)
+        assigned = (event for event in made if isinstance(event, Op) and event.name == ASSIGNMENT)
+        return any(event.serial > after for event in (*writes, *assigned))
 
     def _maybe_idle(self, parameter: TensorId) -> bool:
         """Tells whether the parameter is part of one of several like modules, which may take turns."""

@@ -22,6 +22,9 @@ from graphlint.record.events import (
 from graphlint.record.identity import ModuleId, Serial, StorageId, TensorId
 from graphlint.record.trace import Trace
 
+ASSIGNMENT = "torch.Tensor.data.__set__"
+"""How the record calls `tensor.data = other`, which gives the tensor other memory."""
+
 Producer = Op | Transfer | ModuleCall | Backward
 """An event that made a tensor, or changed it in place."""
 
@@ -308,6 +311,8 @@ class Values:
         made: dict[TensorId, list[Producer]] = {}
         for event in self._trace.events:
             match event:
+                case Op(name=name, inputs=(target, _)) if name == ASSIGNMENT:
+                    outputs = (target.tensor,)
                 case Op() | Backward():
                     outputs = event.outputs
                 case Transfer() if not event.noop:

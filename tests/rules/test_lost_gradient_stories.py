@@ -233,3 +233,25 @@ def test_a_copy_made_in_each_step_is_right(run):
 
 def test_a_view_made_before_training_sees_the_new_values(run):
     assert run(STALE.format(before="rows = new[:1]", inside="pass")).found == []
+
+
+ASSIGNED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+hyper, layer = nn.Linear(2, 4), nn.Linear(4, 1)
+optimizer = torch.optim.SGD(hyper.parameters(), lr=0.1)
+for step in range(2):
+    layer.weight.data = hyper(torch.randn(2)).view(1, 4)
+    loss = layer(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_assignment_to_data_carries_values_and_cuts_the_gradient(run):
+    judged = run(ASSIGNED)
+    assert judged.lines("GL201") == [11, 8, 12]
+    assert "`.data`" in judged.only("GL201").labels[1].text

@@ -3,6 +3,36 @@
 import pytest
 
 LOOPS = {
+    "feature_matching": """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+G = nn.Linear(4, 6)
+
+class D(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.f = nn.Linear(6, 8)
+        s.o = nn.Linear(8, 1)
+
+    def forward(s, x):
+        h = s.f(x).relu()
+        return (s.o(h), h)
+d = D()
+og, od = (torch.optim.Adam(G.parameters()), torch.optim.Adam(d.parameters()))
+for i in range(4):
+    x = torch.randn(8, 6)
+    f = G(torch.randn(8, 4))
+    od.zero_grad()
+    (d(f.detach())[0].mean() - d(x)[0].mean()).backward()
+    od.step()
+    og.zero_grad()
+    a, ha = d(f)
+    b, hb = d(x)
+    (-a.mean() + (ha - hb).abs().mean()).backward()
+    og.step()
+""",
     "both_optimizers_step_on_each_turn": """\
 import torch
 from torch import nn

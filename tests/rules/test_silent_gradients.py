@@ -3,6 +3,33 @@
 import pytest
 
 LOOPS = {
+    "momentum_encoder_by_assignment_to_data": """\
+import copy, torch
+from torch import nn
+torch.manual_seed(0)
+
+class Moco(nn.Module):
+
+    def __init__(s):
+        super().__init__()
+        s.q = nn.Linear(4, 3)
+        s.k = copy.deepcopy(s.q)
+
+    def forward(s, x):
+        q = s.q(x)
+        with torch.no_grad():
+            for a, b in zip(s.q.parameters(), s.k.parameters()):
+                b.data = b.data * 0.9 + a.data * 0.1
+            k = s.k(x)
+        return (q - k).pow(2).mean() + q.mean()
+m = Moco()
+o = torch.optim.SGD(m.parameters(), lr=0.1)
+for i in range(6):
+    l = m(torch.randn(8, 4))
+    o.zero_grad()
+    l.backward()
+    o.step()
+""",
     "gradients_made_by_hand": """\
 import torch
 from torch import nn
