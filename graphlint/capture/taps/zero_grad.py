@@ -35,7 +35,7 @@ class ZeroGradTap:
             patch(own, base, "__init_subclass__", partial(self._wrap_subclassing, own, base))
 
     def _wrap_subclassing(self, stack: ExitStack, base: Any, original: Any) -> Any:
-        def __init_subclass__(cls: Any, **kwargs: Any) -> None:  # noqa: N807 - in place of it
+        def __init_subclass__(cls: Any, /, **kwargs: Any) -> None:  # noqa: N807 - in place of it
             if isinstance(original, classmethod):
                 original.__func__(cls, **kwargs)
             else:
