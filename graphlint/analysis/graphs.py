@@ -44,10 +44,11 @@ class BackwardGraph:
 
     @cached_property
     def executed(self) -> frozenset[int]:
-        """The nodes that this backward executes."""
+        """The nodes that this backward executes, as far as the snapshot goes."""
+        stored = range(len(self.graph.nodes))
         if self.backward.executed is None:
-            return frozenset(range(len(self.graph.nodes)))
-        return frozenset(self.backward.executed)
+            return frozenset(stored)
+        return frozenset(index for index in self.backward.executed if index in stored)
 
     @cached_property
     def by_id(self) -> dict[NodeId, Node]:

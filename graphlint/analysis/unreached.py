@@ -73,9 +73,12 @@ class UnreachedParameters:
         if not missing or not losses:
             return
         used, cuts, complete = self._cut(tuple(missing), losses)
+        unused = [p for p in missing if p not in used]
+        reached = [p for p in parameters if p in self._facts.reach.ever_reached]
+        used = [p for p in used if not self._is_copy(p, reached)]
         if used and count >= _STEPS_WHEN_CUT:
             yield Unreached(optimizer, tuple(used), "cut", cuts, steps[0], count, losses, complete)
-        unused = [p for p in missing if p not in used and not self._maybe_idle(p)]
+        unused = [p for p in unused if not self._maybe_idle(p)]
         if unused and count >= _STEPS_WHEN_UNUSED:
             yield Unreached(optimizer, tuple(unused), "unused", (), steps[0], count, losses, complete)
 
@@ -113,6 +116,17 @@ class UnreachedParameters:
         made = self._facts.values.makers(parameter)
         assigned = (event for event in made if isinstance(event, Op) and event.name == ASSIGNMENT)
         return any(event.serial > after for event in (*writes, *assigned))
+
+    def _is_copy(self, parameter: TensorId, reached: list[TensorId]) -> bool:
+        """Tells whether a parameter's memory was filled from a trained one, as a target network's is."""
+        values = self._facts.values
+        trained = {values.storage(other) for other in reached}
+        return any(
+            values.storage(source.tensor) in trained
+            for tensor in values.sharers(parameter)
+            for event in values.makers(tensor)
+            for source in values.sources(event)
+        )
 
     def _maybe_idle(self, parameter: TensorId) -> bool:
         """Tells whether the parameter is part of one of several like modules, which may take turns."""

@@ -28,8 +28,8 @@ gradient, and nothing says so. The layer stays as it was initialised and is save
 
 Judged over the steps of the run: an unused parameter is reported after three steps, a cut one after two.
 Modules in a `ModuleList` or `ModuleDict` of which others of the same type are used, as in a mixture of
-experts, are taken for idle. Frozen parameters, groups with a learning rate of 0 and parameters written by
-hand are left out.
+experts, are taken for idle. Frozen parameters, groups with a learning rate of 0, parameters written by hand
+and copies of trained ones (target networks) are left out.
 """
 
 from collections.abc import Iterator

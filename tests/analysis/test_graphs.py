@@ -73,3 +73,11 @@ def test_two_chains_part_at_the_outermost_line_that_differs(build, site):
 def test_a_backward_without_a_stored_graph_has_none(build):
     facts = build(backward())
     assert facts.graphs.of(facts.graphs.backwards[0]) is None
+
+
+def test_nodes_beyond_the_end_of_a_snapshot_are_left_out(build):
+    visits = (Visit(1, 0, FREED, 1), Visit(900, 0, FREED, 900))
+    facts = build(graph((0, 1)), backward(visits=visits, executed=(0, 1, 900)))
+    found = facts.graphs.of(facts.graphs.backwards[0])
+    assert found.executed == {0, 1}
+    assert set(found.freed) == {1}

@@ -3,6 +3,30 @@
 import pytest
 
 LOOPS = {
+    "target_network_in_the_same_optimizer": """\
+import copy
+import torch
+from torch import nn
+
+class Agent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.online, self.copied, self.loaded = nn.Linear(4, 2), None, nn.Linear(4, 2)
+        self.copied = copy.deepcopy(self.online)
+        self.loaded.load_state_dict(self.online.state_dict())
+
+torch.manual_seed(0)
+agent = Agent()
+optimizer = torch.optim.Adam(agent.parameters())
+for step in range(5):
+    states, following = torch.randn(8, 4), torch.randn(8, 4)
+    with torch.no_grad():
+        wanted = agent.copied(following).max(1)[0] + agent.loaded(following).max(1)[0]
+    loss = (agent.online(states)[:, 0] - wanted).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
     "feature_matching": """\
 import torch
 from torch import nn
