@@ -30,6 +30,10 @@ class NameFinder:
         self._recorder = recorder
         self._reached: dict[int, int] = {}
 
+    def new_step(self) -> None:
+        """Looks at every line anew: a frame may lie where that of an earlier call of one function lay."""
+        self._reached.clear()
+
     def look(self, frames: list[FrameType]) -> None:
         """Names what the frames hold; the outermost first, so that a model is named before its layers."""
         if len(self._reached) > _MAX_REMEMBERED:

@@ -200,8 +200,9 @@ class Session:
             self._full_stack = stack.pop_all()
 
     def _disarm_full(self) -> None:
-        self._context.full = False
-        self._full_stack.close()
+        if self._context.full:
+            self._context.full = False
+            self._full_stack.close()
 
     def _suspend(self) -> None:
         self._suspended = True
@@ -252,6 +253,7 @@ class Session:
         self._recorder.segment = segment
         if level == "full":
             self._operations.new_step()
+            self._context.names.new_step()
             self._arm_full()
         else:
             self._disarm_full()
