@@ -6,6 +6,7 @@ May import `record`, the rest of `capture` and torch.
 import ast
 import linecache
 import textwrap
+import traceback
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
@@ -23,11 +24,11 @@ _MAX_FRAMES = 16
 def describe_error(error: BaseException, recorder: Recorder) -> ScriptError:
     """Returns the event for an exception that reached the top of the script."""
     frames: list[tuple[FrameType, int]] = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        if recorder.sites.is_user_code(traceback.tb_frame.f_code):
-            frames.append((traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
+    trace = error.__traceback__
+    while trace is not None:
+        if recorder.sites.is_user_code(trace.tb_frame.f_code):
+            frames.append((trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
     frames.reverse()
     rows = []
     for frame, line in frames[:_MAX_FRAMES]:
@@ -42,6 +43,12 @@ def describe_error(error: BaseException, recorder: Recorder) -> ScriptError:
         frames=tuple(rows),
         operands=operands,
     )
+
+
+def bare_error(error: BaseException, recorder: Recorder) -> ScriptError:
+    """Returns the event for an exception of which nothing more can be told than Python itself would print."""
+    text = str(traceback.TracebackException(type(error), error, None))
+    return ScriptError(serial=recorder.next_serial(), type=type(error).__name__, message=text)
 
 
 def _operands(frame: FrameType, line: int, recorder: Recorder) -> tuple[Operand, ...]:

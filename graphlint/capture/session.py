@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 
 from graphlint.capture.clock import Reason, StepClock
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.failure import describe_error
+from graphlint.capture.failure import bare_error, describe_error
 from graphlint.capture.folding import Segment
 from graphlint.capture.options import FULL_STEPS, CaptureOptions
 from graphlint.capture.recorder import Recorder
@@ -293,8 +293,9 @@ class Session:
     def record_error(self, error: BaseException) -> None:
         """Notes the exception that ended the run, with the user's frames and what the failing line named."""
         event = self._context.guard.run("operations", describe_error, error, self._recorder)
-        if event is not None:
-            self._recorder.emit(event)
+        if event is None:
+            event = bare_error(error, self._recorder)
+        self._recorder.emit(event)
 
     def close(self, how: Ending, exit_code: int | None = None) -> None:
         """Says how the run ended; the record is closed when the block is left."""
