@@ -84,8 +84,9 @@ class ReentryWords:
         names = [self._facts.names.tensor_name(tensor, built.inner.function) for tensor in built.tensors]
         named = [f"`{name}`" for name in dict.fromkeys(names) if name is not None]
         statement = self._facts.sources.statement(built.inner.path, built.inner.line)
-        if not named and statement is not None:
-            named = [f"`{target}`" for target in statement.targets]
+        if statement is not None and all("[" in name for name in named):
+            # An item of a container is no name that the line itself shows.
+            named = [f"`{target}`" for target in statement.targets] or named
         return f"{listed(named)} ({where})" if named else f"what {where} makes"
 
     def _mend_kept(self) -> str:

@@ -79,6 +79,21 @@ class Sources:
         statement = self.statement(path, line)
         return statement.last_line if statement is not None else line
 
+    def call(self, path: str, line: int, like: re.Pattern[str]) -> str | None:
+        """Returns the first call on a line whose text is like that: a line may hold several statements.
+
+        None when there is none, or it is too long to quote.
+        """
+        tree = self._trees.get(path)
+        if tree is None:
+            return None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr | ast.Assign | ast.Return) and _covers(node, line):
+                for call in _statement(path, node, self._lines[path]).calls:
+                    if len(call) <= _QUOTE_LIMIT and like.search(call):
+                        return call
+        return None
+
     def quote(self, path: str, line: int) -> str | None:
         """Returns the outermost call at a line, as in `discriminator(fake_images, text_embeddings)`.
 
@@ -142,6 +157,11 @@ class Sources:
             if first <= line <= last and (best is None or _size(node) <= _size(best)):
                 best = node
         return _statement(path, best, self._lines[path]) if best is not None else None
+
+
+def _covers(node: ast.stmt, line: int) -> bool:
+    first, last = _span(node)
+    return first <= line <= last
 
 
 def _span(node: ast.stmt) -> tuple[int, int]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
 _LISTED = 3
+_BACKWARDS = re.compile(r"\.backward\(|\bgrad\(")
 _RECEIVER = re.compile(r"([A-Za-z_][\w.]*)\.backward\(")
 
 
@@ -44,9 +45,11 @@ class Wording:
     def backward(self, backward: Backward) -> str:
         """Returns "`generator_loss.backward()`", as the source has it."""
         frame = self.frame(backward.site)
-        quoted = self.call_at(frame) if frame is not None else None
-        if quoted is not None:
-            return quoted
+        if frame is not None:
+            call = self._facts.sources.call(frame.path, frame.line, _BACKWARDS)
+            quoted = f"`{call}`" if call is not None else self.call_at(frame)
+            if quoted is not None:
+                return quoted
         root = self._facts.names.tensor_name(backward.roots[0]) if backward.roots else None
         if root is None:
             return "a backward"
@@ -64,8 +67,8 @@ class Wording:
 
     def _receiver(self, frame: Frame) -> str | None:
         """Returns `loss` where the line says `loss.backward()`; None for anything longer."""
-        statement = self._facts.sources.statement(frame.path, frame.line)
-        found = _RECEIVER.match(statement.calls[0]) if statement is not None and statement.calls else None
+        call = self._facts.sources.call(frame.path, frame.line, _BACKWARDS)
+        found = _RECEIVER.match(call) if call is not None else None
         return found.group(1) if found is not None else None
 
     def step(self, step: OptimizerStep) -> str:

@@ -43,7 +43,7 @@ from graphlint.analysis.wording import counted, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.events import Backward, OptimizerStep
+from graphlint.record.events import Backward, Op, OptimizerStep
 from graphlint.record.tables import Frame
 
 
@@ -120,17 +120,30 @@ class _Story:
     def _labels(self) -> Iterator[Label]:
         ending = "the gradient uses the new values, without an error" if self._silent else "torch raises"
         yield label(self._frame, f"needed here: {ending}")
-        if self._saved is not None:
-            node = self._found.node.name
-            yield label(self._saved, f"saved here for the backward, by {node}")
         event = self._found.event
         changed = self._facts.graphs.frame(event.site)
-        if changed is not None:
-            by = f" by {self._facts.wording.step(event)}" if isinstance(event, OptimizerStep) else ""
-            yield label(changed, f"changed here{by}: {self._tensor}")
+        saving = f"saved here for the backward, by {self._found.node.name}"
+        by = (
+            f" by {self._facts.wording.step(event)}"
+            if isinstance(event, OptimizerStep)
+            else self._in_module()
+        )
+        changing = f"changed here{by}: {self._tensor}"
+        if changed is not None and self._saved is not None and changed.line == self._saved.line:
+            yield label(changed, f"{saving}; then {changing}")
+        else:
+            if self._saved is not None:
+                yield label(self._saved, saving)
+            if changed is not None:
+                yield label(changed, changing)
         via = self._facts.graphs.common_frame(event.site, self._found.node.site)
         if via is not None and via != changed:
             yield label(via, "changed by way of this call")
+
+    def _in_module(self) -> str:
+        """Returns " in `net.3`" where a module did the writing."""
+        module = self._found.event.module if isinstance(self._found.event, Op) else None
+        return f" in {self._facts.names.module(module)}" if module is not None else ""
 
     def _fix(self) -> str:
         if isinstance(self._found.event, OptimizerStep):
@@ -142,10 +155,8 @@ class _Story:
             if self._saved is not None
             else "save a copy"
         )
-        return (
-            f"make a new tensor{where} instead of writing into {self._tensor}, write after {self._call}, or "
-            f"{kept} (`.clone()`)."
-        )
+        new = f"make a new tensor{where}{self._in_module()} instead of writing into {self._tensor}"
+        return f"{new}, write after {self._call}, or {kept} (`.clone()`)."
 
     def _fix_step(self, step: OptimizerStep) -> str:
         graph = self._facts.graphs.of(self._found.backward)

@@ -79,8 +79,9 @@ def _message(facts: Facts, backward: Backward, connection: Connection | None) ->
         owners = facts.wording.owners(sorted(connection.used))
         return f"{told}: {loss} is computed from {owners}, none of whose parameters requires gradients."
     if connection.cuts:
-        number = counted(len(connection.used), "parameter")
-        owners = facts.wording.owners(sorted(connection.used))
+        cut = sorted(connection.used - connection.frozen)
+        number = counted(len(cut), "parameter")
+        owners = facts.wording.owners(cut)
         return f"{told}: values flow to {loss} from {number} of {owners}, but the gradient's way back is cut."
     if not connection.used:
         return f"{told}: no operation that was recorded leads from a parameter to {loss}."

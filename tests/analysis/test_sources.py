@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from graphlint.record.tables import Frame, Source
@@ -71,3 +73,10 @@ def test_the_end_of_the_innermost_loop(sources):
 def test_lines_are_counted_as_python_counts_them(build):
     sources = build(Source(path="train.py", text='text = "a\x0cb"\nloss.backward()\n')).sources
     assert sources.line("train.py", 2) == "loss.backward()"
+
+
+def test_one_of_several_statements_on_a_line_is_picked(build):
+    sources = build(Source(path="train.py", text="opt.zero_grad(); loss.backward(); opt.step()\n")).sources
+    assert sources.call("train.py", 1, re.compile(r"\.backward\(")) == "loss.backward()"
+    assert sources.call("train.py", 1, re.compile(r"\bgrad\(")) is None
+    assert sources.call("missing.py", 1, re.compile("x")) is None
