@@ -48,6 +48,9 @@ class StepClock:
         self._leaves: list[tuple[weakref.ref[torch.Tensor], int]] = []
         self._optimizer_ever_stepped = False
         self.by_hand = False
+        self._lone: OptimizerId | None = None
+        self._last_step: Serial | None = None
+        self._last_draw: Serial = Serial(-1)
         self._last_update: Serial | None = None
         self._last_backward: Serial = Serial(-1)
         self._start()
@@ -76,6 +79,7 @@ class StepClock:
         updated = self._updated or self._leaves_changed()
         if updated or not self.trained or self._batches > MAX_UNFINISHED_BATCHES:
             self._cut("batch", self._last_serial())
+        self._last_draw = self._last_serial()
 
     def batches_ended(self, iterator: object) -> None:
         """A DataLoader's iterator has no more batches."""
@@ -101,9 +105,15 @@ class StepClock:
     def gradients_cleared(self) -> None:
         """Gradients that were filled in this step were cleared: what they were gathered for has ended.
 
-        A step that a gradient scaler leaves out ends in this way, without an update.
+        A step that a gradient scaler leaves out ends in this way, without an update: before the batch that
+        was drawn since, where there is one.
         """
-        self._updated = self._updated or self.trained
+        if self.by_hand or not self.trained or self._updated:
+            return
+        if self._iterators and self._last_draw > self._last_backward:
+            self._cut("batch", self._last_draw)
+        else:
+            self._updated = True
 
     def _leaves_changed(self) -> bool:
         for reference, version in self._leaves:
@@ -121,7 +131,8 @@ class StepClock:
             others_since = self._order[-1] != optimizer
             waited = len(self._order) >= MAX_REPEATED_UPDATES
             if waited or (others_since and not self._iterators):
-                self._cut("optimizer", self._last_update or self._last_serial())
+                self._lone = optimizer if waited else None
+                self._cut("optimizer", self._last_serial() if self._last_step is None else self._last_step)
         self.trained = True
 
     def optimizer_ended(self, optimizer: OptimizerId, serial: Serial) -> None:
@@ -130,6 +141,9 @@ class StepClock:
         self._order.append(optimizer)
         self._updated = True
         self.trained = True
-        self._last_update = serial
-        if not self.by_hand and not self._iterators and self._count_optimizers() <= 1:
+        self._last_update = self._last_step = serial
+        if self._lone != optimizer:
+            self._lone = None
+        alone = self._lone is not None or self._count_optimizers() <= 1
+        if alone and not self.by_hand and not self._iterators:
             self._cut("optimizer", serial)

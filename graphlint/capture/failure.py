@@ -87,7 +87,7 @@ def _names_on_line(path: str, line: int) -> list[str]:
 def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
     """Returns what a dotted name stands for, without running the user's properties."""
     first, *rest = dotted.split(".")
-    value = scope.get(first)
+    value: Any = scope.get(first)
     for part in rest:
         if issubclass(type(value), torch.nn.Module):
             held = {**vars(value), **value._modules, **value._parameters, **value._buffers}

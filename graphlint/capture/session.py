@@ -217,10 +217,15 @@ class Session:
 
     def _cut(self, reason: Reason, after: Serial) -> None:
         """Ends the step that is being recorded, after the event `after`, and begins the next."""
+        if self._backward.wants_full and not self._context.full:
+            # What has been watched only can't belong to a step that is recorded in full.
+            after = self._recorder.last_serial
         later = self._end_segment(after)
         self._begin_segment(reason, after, later)
         wanted = self.options.steps
         if wanted is not None and self._steps >= wanted:
+            # A cut in hindsight has the beginning of one more step, which would count as one.
+            self._recorder.segment.events.clear()
             self._context.stop_wanted = True
 
     def _end_segment(self, after: Serial) -> list[AnyEvent]:
