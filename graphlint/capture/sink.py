@@ -6,6 +6,7 @@ readable trace. A forked child drops what it inherited without writing it.
 
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from graphlint.errors import UsageError
@@ -72,4 +73,7 @@ class Sink:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
             self.failure = f"the trace file stops early: {error.strerror}"
-            self._file = None
+            refused, self._file = self._file, None
+            if refused is not None:
+                with suppress(OSError):
+                    os.close(refused)
