@@ -309,6 +309,7 @@ class Values:
     def _made(self) -> dict[TensorId, list[Producer]]:
         """The events whose result a tensor is; a module call only for what no operation made."""
         made: dict[TensorId, list[Producer]] = {}
+        outputs: tuple[TensorId, ...]
         for event in self._trace.events:
             match event:
                 case Op(name=name, inputs=(target, _)) if name == ASSIGNMENT:

@@ -20,7 +20,7 @@ Reason = Literal["start", "call", "batch", "optimizer", "manual"]
 MAX_UNFINISHED_BATCHES = 256
 """Batches without an update after which a step is cut all the same."""
 
-MAX_REPEATED_UPDATES = 32
+MAX_REPEATED_UPDATES = 16
 """Updates by one optimizer, with nothing else between them, after which waiting for another one ends."""
 
 _WATCHED_LEAVES = 8

@@ -89,12 +89,20 @@ def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
     first, *rest = dotted.split(".")
     value: Any = scope.get(first)
     for part in rest:
-        if issubclass(type(value), torch.nn.Module):
-            held = {**vars(value), **value._modules, **value._parameters, **value._buffers}
-        else:
-            held = getattr(value, "__dict__", {})
-        value = held.get(part)
+        value = _held_by(value).get(part)
     return value
+
+
+def _held_by(value: Any) -> dict[str, Any]:
+    """Returns an object's attributes by name; a module's parts are among them."""
+    try:
+        held = dict(vars(value))
+    except TypeError:
+        return {}
+    if issubclass(type(value), torch.nn.Module):
+        for parts in ("_modules", "_parameters", "_buffers"):
+            held.update(held.get(parts, {}))
+    return held
 
 
 def _operand(name: str, value: Any, recorder: Recorder) -> Operand | None:

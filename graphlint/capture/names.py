@@ -16,7 +16,6 @@ from graphlint.capture.containers import items_of
 from graphlint.capture.recorder import Recorder
 
 _MAX_ITEMS = 64
-_MAX_REMEMBERED = 4096
 _SNAPSHOTS = sys.version_info < (3, 13)
 _KEYS = frozenset({str, int})
 _NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
@@ -28,21 +27,28 @@ class NameFinder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._reached: dict[int, int] = {}
+        self._reached: list[tuple[int, int]] = []
 
     def new_step(self) -> None:
         """Looks at every line anew: a frame may lie where that of an earlier call of one function lay."""
         self._reached.clear()
 
-    def look(self, frames: list[FrameType]) -> None:
-        """Names what the frames hold; the outermost first, so that a model is named before its layers."""
-        if len(self._reached) > _MAX_REMEMBERED:
-            self._reached.clear()
-        for frame in reversed(frames):
-            line = frame.f_lineno
-            if self._reached.get(id(frame)) != line:
-                self._reached[id(frame)] = line
+    def look(self, frames: list[FrameType], *, entering: bool = False) -> None:
+        """Names what the frames hold; the outermost first, so that a model is named before its layers.
+
+        A frame that stands at the line where it was looked at last is passed over, as long as those around
+        it do too. `entering` tells that a function is about to be called from here, whose frame may lie at an
+        address that was looked at before.
+        """
+        reached = self._reached
+        for depth, frame in enumerate(reversed(frames)):
+            place = (id(frame), frame.f_lineno)
+            if depth >= len(reached) or reached[depth] != place:
+                del reached[depth:]
+                reached.append(place)
                 self._look_at(frame)
+        if entering:
+            del reached[len(frames) :]
 
     def look_again(self, frames: list[FrameType]) -> None:
         """Names what the frames hold now, whether their lines were looked at or not."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphlint.capture.folding import Segment, StepFolder
-from graphlint.capture.registry import Storages, WeakNumbers, version_of
+from graphlint.capture.registry import Storages, WeakNumbers, is_lazy, version_of
 from graphlint.capture.sink import Sink
 from graphlint.capture.sites import Sites
 from graphlint.record.events import AnyEvent, Use
@@ -40,6 +40,7 @@ class Recorder:
         self._names: set[tuple[str, int, str, str]] = set()
         self._placed: dict[int, ModuleId] = {}
         self._parts: dict[int, int] = {}
+        self._lazy: list[TensorId] = []
         self._members: set[tuple[TensorId, ModuleId, str]] = set()
         self._dtypes: dict[torch.dtype, str] = {}
         self.segment = Segment(level="full")
@@ -76,6 +77,8 @@ class Recorder:
             return TensorId(reference.number)
         number = TensorId(self.tensors.add(tensor))
         self.sink.add(self._tensor_row(number, tensor))
+        if is_lazy(tensor):
+            self._lazy.append(number)
         return number
 
     def storage(self, tensor: torch.Tensor) -> int:
@@ -87,7 +90,7 @@ class Recorder:
         name = self._dtypes.get(dtype)
         if name is None:
             name = self._dtypes[dtype] = str(dtype)
-        shape = tuple(map(int, tensor.shape))
+        shape = () if is_lazy(tensor) else tuple(map(int, tensor.shape))
         return Tensor(
             id=number,
             storage=self._storages.number(tensor),
@@ -117,11 +120,24 @@ class Recorder:
 
     def refresh(self, root: torch.nn.Module) -> None:
         """Enters what was added to a module, or replaced in it, since it was last looked at."""
+        self._enter_shapes()
         number = self.modules.find(root)
         parts = hash(tuple(id(part) for part in (*root.modules(), *root.parameters(), *root.buffers())))
         if number is not None and self._parts.get(number) != parts:
             self._parts[number] = parts
             self._add_root(root)
+
+    def _enter_shapes(self) -> None:
+        """Enters once more the parameters that had no shape when they were met, and have one now."""
+        if not self._lazy:
+            return
+        live = self.tensors.live()
+        for number in self._lazy[:]:
+            tensor = live.get(number)
+            if tensor is None or not is_lazy(tensor):
+                self._lazy.remove(number)
+            if tensor is not None and not is_lazy(tensor):
+                self.sink.add(self._tensor_row(number, tensor))
 
     def _add_root(self, root: torch.nn.Module) -> None:
         known = self.modules.find(root)

@@ -107,6 +107,11 @@ def _expired(reference: StorageWeakRef) -> bool:
     return bool(reference.expired())  # type: ignore[no-untyped-call]
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Tells whether a parameter or buffer has no shape yet, as in a lazy module before its first call."""
+    return type(tensor) is not torch.Tensor and torch.nn.parameter.is_lazy(tensor)
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Returns the tensor's version counter; -1 for an inference tensor, which has none."""
     try:

@@ -69,7 +69,7 @@ class ModulesTap:
 
     def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Running:
         chain = self._recorder.sites.chain(depth=4)
-        self._context.names.look(chain.frames)
+        self._context.names.look(chain.frames, entering=True)
         calls = self._context.module_calls
         if isinstance(module, torch.jit.ScriptModule):
             self._context.note_unseen("operations inside modules compiled by torch.jit")
