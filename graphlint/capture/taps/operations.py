@@ -30,7 +30,17 @@ MAX_OPERATIONS = 60_000
 class _Call:
     """A call on its way: what was known before it ran."""
 
-    __slots__ = ("asks_device", "chain", "function", "grad_mode", "host_inputs", "inputs", "seq", "tensors")
+    __slots__ = (
+        "asks_device",
+        "chain",
+        "function",
+        "grad_mode",
+        "had_grad",
+        "host_inputs",
+        "inputs",
+        "seq",
+        "tensors",
+    )
 
     def __init__(
         self, function: Any, chain: CallChain, tensors: list[torch.Tensor], inputs: tuple[Use, ...]
@@ -41,6 +51,7 @@ class _Call:
         self.inputs = inputs
         self.host_inputs: tuple[Serial, ...] = ()
         self.asks_device = False
+        self.had_grad = False
         self.grad_mode = torch.is_grad_enabled()
         self.seq = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
 
@@ -120,6 +131,8 @@ class OperationsTap:
         call = _Call(function, chain, tensors, inputs)
         call.host_inputs = self._host.find(args)
         call.asks_device = kinds.asks_device(function, args, kwargs)
+        if kinds.is_grad_assignment(function):
+            call.had_grad = tensors[0].is_leaf and tensors[0].grad is not None
         return call
 
     def after(self, call: _Call, result: Any, error: BaseException | None) -> None:
@@ -234,7 +247,12 @@ class OperationsTap:
             self._grad_owners[grad] = owner
             self._recorder.emit(GradWrite(serial=serial, site=site, tensor=owner, grad=grad))
         else:
-            self._recorder.emit(ZeroGrad(serial=serial, site=site, tensor=owner, cleared=(owner,)))
+            cleared = (owner,) if call.had_grad else ()
+            self._recorder.emit(
+                ZeroGrad(
+                    serial=serial, site=site, tensor=owner, cleared=cleared, already_clear=1 - len(cleared)
+                )
+            )
 
     def _name(self, function: Any) -> str:
         name = self._names.get(function)
