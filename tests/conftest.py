@@ -24,7 +24,7 @@ def installed() -> dict[str, object]:
         torch.nn.Module: ("_call_impl", "__call__", "zero_grad", "to", "cuda", "cpu", "__init_subclass__"),
         torch.no_grad: ("__enter__", "__exit__"),
         torch.inference_mode: ("__enter__", "__exit__"),
-        _BaseDataLoaderIter: ("__next__",),
+        _BaseDataLoaderIter: ("__init__", "__next__"),
         torch.cuda: ("empty_cache",),
         torch.cuda.memory: ("empty_cache",),
         gc: ("collect",),

@@ -24,8 +24,25 @@ class BatchesTap:
         self._iterators = WeakNumbers()
 
     def arm(self, stack: ExitStack) -> None:
-        """Wraps `__next__` of the DataLoader's iterators."""
+        """Wraps the making and `__next__` of the DataLoader's iterators."""
+        patch(stack, _BaseDataLoaderIter, "__init__", self._wrap_making)
         patch(stack, _BaseDataLoaderIter, "__next__", self._wrap)
+
+    def _wrap_making(self, original: Any) -> Any:
+        context = self._context
+
+        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - in place of it
+            if not context.here():
+                original(iterator, *args, **kwargs)
+                return
+            # torch draws the seed of the workers with operations of its own.
+            context.quiet += 1
+            try:
+                original(iterator, *args, **kwargs)
+            finally:
+                context.quiet -= 1
+
+        return __init__
 
     def _wrap(self, original: Any) -> Any:
         context = self._context
