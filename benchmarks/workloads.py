@@ -21,7 +21,9 @@ class Workload:
     make: Callable[[], Step]
 
 
-def _gan_step(generator: nn.Module, discriminator: nn.Module, real: torch.Tensor, noise: torch.Tensor) -> Step:
+def _gan_step(
+    generator: nn.Module, discriminator: nn.Module, real: torch.Tensor, noise: torch.Tensor
+) -> Step:
     optimizer_g = torch.optim.Adam(generator.parameters(), lr=2e-4)
     optimizer_d = torch.optim.Adam(discriminator.parameters(), lr=2e-4)
     criterion = nn.BCEWithLogitsLoss()

@@ -43,6 +43,9 @@ __all__ = ["Session", "StopRun", "active_session"]
 MAX_FULL_SEGMENTS = 64
 """Stretches of a run that the automatic level records in full, however often the graphs change."""
 
+MAX_ROWS = 400_000
+"""Rows of a record, a few hundred megabytes, after which the full level gives way to watching."""
+
 _CAPABILITIES: tuple[Capability, ...] = (
     *(
         "operations",
@@ -177,7 +180,12 @@ class Session:
 
     def _wanted_level(self) -> Literal["full", "watch"]:
         level = self.options.level
-        if level != "auto":
+        if level == "watch":
+            return level
+        if len(self._sink.records) > MAX_ROWS:
+            self._context.note_unseen(f"operations after the first {MAX_ROWS} rows of the record")
+            return "watch"
+        if level == "full":
             return level
         if self._full_segments >= MAX_FULL_SEGMENTS:
             return "watch"
