@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--rounds N] [--threads N] [--workloads abc] [--skip-debug-mode]
 
 For each workload: watch and full level, torch's anomaly mode and its DebugMode; then a whole run of 200
-steps at the default settings, the peak memory of a process over that of a plain one, and whether as many tensors are
-alive after each step. Times are CPU times of the thread that works: a busy machine disturbs them less.
+steps at the default settings, the peak memory of a process over that of a plain one, and whether as many
+tensors are alive after each step. Times are CPU times of the thread that works: a busy machine disturbs them less.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def seconds_a_step(step: Step, count: int) -> float:
 
 
 def ratios(workload: Workload, rounds: int, names: list[str]) -> tuple[float, dict[str, float]]:
-    """Returns the plain step's seconds and each variant's median ratio to a plain block timed just before it."""
+    """Returns the plain step's seconds, and each variant's median ratio to the plain blocks around it."""
     step = workload.make()
     count = BLOCK_STEPS[workload.name]
     seconds_a_step(step, 5)
