@@ -6,9 +6,10 @@ holds the nodes no longer than it runs. Freed state is this module's own bookkee
 hooks and the version check.
 """
 
+import weakref
 from bisect import bisect_right
-from collections.abc import Container, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -18,6 +19,7 @@ from graphlint.record.events import Visit
 from graphlint.record.graph import Graph, Node
 from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId, StorageId, TensorId
 
+AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 STAMP = "graphlint"
 NUMBER = "graphlint_number"
 UNNUMBERED = NodeId(-1)
@@ -88,9 +90,11 @@ class Walk:
     __slots__ = ("_targets", "kinds", "leaves", "nodes", "roots")
 
     def __init__(self, roots: Sequence[Any]) -> None:
-        nodes: list[Any] = list(dict.fromkeys(roots))
+        index: dict[Any, int] = {}
+        for root in roots:
+            index.setdefault(root, len(index))
+        nodes = list(index)
         self.roots = tuple(range(len(nodes)))
-        index: dict[Any, int] = {node: position for position, node in enumerate(nodes)}
         find = index.get
         targets: list[int] = []
         leaves: list[tuple[int, torch.Tensor]] = []
@@ -125,9 +129,36 @@ class Walk:
                 edges.append((source, target))
         return edges
 
-    def shape(self, leaves: Sequence[Hashable]) -> Hashable:
-        """Returns what two graphs have in common when the same code built them on leaves with these keys."""
-        return (self.kinds, self._targets, self.roots, tuple(leaves))
+    def shape(self) -> "Shape":
+        """Returns what makes another graph the same as this one, whatever nodes it is made of."""
+        return Shape(self.kinds, self._targets, self.roots, [_leaf_test(leaf) for _, leaf in self.leaves])
+
+    def has(self, shape: "Shape") -> bool:
+        """Tells whether the same code built this graph on the same leaves."""
+        return (
+            shape.kinds == self.kinds
+            and shape.targets == self._targets
+            and shape.roots == self.roots
+            and all(test(leaf) for test, (_, leaf) in zip(shape.leaves, self.leaves, strict=True))
+        )
+
+
+class Shape(NamedTuple):
+    """The structure of a graph, and a test for each of its leaves. Holds neither nodes nor tensors."""
+
+    kinds: tuple[type, ...]
+    targets: tuple[int, ...]
+    roots: tuple[int, ...]
+    leaves: list[Callable[[torch.Tensor], bool]]
+
+
+def _leaf_test(leaf: torch.Tensor) -> Callable[[torch.Tensor], bool]:
+    """Returns a test for the same leaf: a parameter is one object, an input is made anew in each step."""
+    if isinstance(leaf, torch.nn.Parameter):
+        reference = weakref.ref(leaf)
+        return lambda other: reference() is other
+    size, dtype = leaf.shape, leaf.dtype
+    return lambda other: other.shape == size and other.dtype == dtype
 
 
 class NodeStamps:
@@ -152,9 +183,9 @@ class NodeStamps:
         to every graph.
         """
         visits: list[Visit] = []
-        leaves = {index for index, _ in walk.leaves}
-        for index, node in enumerate(walk.nodes):
-            if index in leaves or (executed is not None and index not in executed):
+        leaf = AccumulateGrad
+        for index, (node, kind) in enumerate(zip(walk.nodes, walk.kinds, strict=True)):
+            if kind is leaf or (executed is not None and index not in executed):
                 continue
             metadata = node.metadata
             if not metadata:

@@ -4,7 +4,6 @@ The graph is walked just before the engine runs; nothing of it is held afterward
 """
 
 import sys
-from collections.abc import Hashable
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +11,7 @@ import torch
 
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.graphs import Stamp, Walk, executed_indexes
-from graphlint.capture.recorder import Recorder
+from graphlint.capture.graphs import Shape, Stamp, Walk, executed_indexes
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import Backward, Visit
 from graphlint.record.header import Capability
@@ -59,7 +57,8 @@ class _Stored(NamedTuple):
     graph: GraphId | None
     roots: tuple[TensorId, ...]
     targets: tuple[TensorId, ...]
-    leaves: list[TensorId]
+    leaves: tuple[TensorId, ...]
+    shape: Shape
 
 
 class BackwardTap:
@@ -71,7 +70,7 @@ class BackwardTap:
         self._context = context
         self._recorder = context.recorder
         self._depth = 0
-        self._known: dict[SiteId | None, dict[Hashable, _Stored]] = {}
+        self._known: dict[SiteId | None, list[_Stored]] = {}
         self._count = 0
         self.wants_full = False
 
@@ -135,20 +134,28 @@ class BackwardTap:
         running = None if started.executed is None else set(started.executed)
         started.nodes = len(walk.nodes) if running is None else len(running)
         if accumulates:
-            reached = [
-                (number, variable)
-                for number, (index, variable) in zip(stored.leaves, walk.leaves, strict=True)
-                if running is None or index in running
-            ]
-            reached += [
-                (self._recorder.tensor(root), root)
-                for root in roots
-                if isinstance(root, torch.Tensor) and root.is_leaf and root.requires_grad
-            ]
-            started.leaves = [variable for _, variable in reached]
-            started.reached = tuple([number for number, _ in reached])
-            started.accumulated = tuple([number for number, leaf in reached if leaf.grad is not None])
+            self._reach(started, walk, stored, roots, running)
         started.visits = self._context.stamps.leave(walk, started.stamp, running)
+
+    def _reach(
+        self, started: _Started, walk: Walk, stored: "_Stored", roots: list[Any], running: set[int] | None
+    ) -> None:
+        """Notes the leaves whose gradient is filled."""
+        leaves = [leaf for _, leaf in walk.leaves]
+        numbers = stored.leaves
+        if running is not None:
+            kept = [place for place, (index, _) in enumerate(walk.leaves) if index in running]
+            leaves = [leaves[place] for place in kept]
+            numbers = tuple([numbers[place] for place in kept])
+        for root in roots:
+            if isinstance(root, torch.Tensor) and root.is_leaf and root.requires_grad:
+                leaves.append(root)
+                numbers = (*numbers, self._recorder.tensor(root))
+        started.leaves = leaves
+        started.reached = numbers
+        started.accumulated = tuple(
+            [number for number, leaf in zip(numbers, leaves, strict=True) if leaf.grad is not None]
+        )
 
     def _stored_graph(
         self, started: _Started, walk: Walk, roots: list[Any], targets: list[torch.Tensor]
@@ -158,13 +165,14 @@ class BackwardTap:
         A watched backward whose graph is known numbers nothing anew: what it was called on is named by the
         tensors of the backward that stored the graph.
         """
-        full = self._context.full
-        known = self._known.setdefault(started.site, {})
-        shape = walk.shape([_leaf_key(self._recorder, variable) for _, variable in walk.leaves])
-        stored = known.get(shape)
-        if full or stored is None:
+        known = self._known.setdefault(started.site, [])
+        stored = None
+        if not self._context.full:
+            stored = next((other for other in reversed(known) if walk.has(other.shape)), None)
+        if stored is None:
             stored = self._store(walk, roots, targets)
-            known[shape] = stored
+            if stored.graph is not None:
+                known.append(stored)
         else:
             started.same_shape = True
         started.graph, started.roots, started.targets = stored.graph, stored.roots, stored.targets
@@ -173,7 +181,7 @@ class BackwardTap:
     def _store(self, walk: Walk, roots: list[Any], targets: list[torch.Tensor]) -> "_Stored":
         recorder = self._recorder
         graph: GraphId | None = None
-        leaves = [recorder.tensor(variable) for _, variable in walk.leaves]
+        leaves = tuple([recorder.tensor(variable) for _, variable in walk.leaves])
         if self._count < MAX_GRAPHS:
             self._count += 1
             self.wants_full = not self._context.full
@@ -185,6 +193,7 @@ class BackwardTap:
             tuple(recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor)),
             tuple(recorder.tensor(target) for target in targets),
             leaves,
+            walk.shape(),
         )
 
     def _failed(self, started: _Started | None, outputs: Any) -> None:
@@ -237,12 +246,6 @@ def _entry(kwargs: dict[str, Any]) -> _Entry:
     caller = frame.f_back
     by_method = caller is not None and caller.f_code.co_filename == torch.Tensor.backward.__code__.co_filename
     return "Tensor.backward" if by_method else "autograd.backward"
-
-
-def _leaf_key(recorder: Recorder, leaf: torch.Tensor) -> Hashable:
-    """Returns what a leaf has in common from step to step: a parameter is one object, an input is made anew."""
-    number = recorder.tensors.find(leaf) if isinstance(leaf, torch.nn.Parameter) else None
-    return number if number is not None else (leaf.shape, leaf.dtype)
 
 
 def _node_of(root: Any) -> Any:
