@@ -4,7 +4,8 @@
 
 For each workload: watch and full level, torch's anomaly mode and its DebugMode; then a whole run of 200
 steps at the default settings, the peak memory of a process over that of a plain one, and whether as many
-tensors are alive after each step. Times are CPU times of the thread that works: a busy machine disturbs them less.
+tensors are alive after each step. Times are CPU times of the thread that works: a busy machine disturbs them
+less.
 """
 
 import argparse
@@ -144,9 +145,8 @@ def report(workload: Workload, rounds: int, names: list[str]) -> None:
     print(f"({workload.name}) {workload.title}: {plain * 1000:.2f} ms a step of CPU time")
     for name in names:
         print(f"    {name:8s} {verdict(found[name], bars.get(name))}")
-    print(
-        f"    run      {verdict(run_ratio(workload, max(3, rounds // 4)), bars.get('run'))}  {RUN_STEPS} steps, default"
-    )
+    whole = run_ratio(workload, max(3, rounds // 4))
+    print(f"    run      {verdict(whole, bars.get('run'))}  {RUN_STEPS} steps, default")
     for level in ("auto", "full"):
         print(f"    {level:8s} peak memory {verdict(peak_ratio(workload, level), MEMORY_BAR)}")
     plain_live = live_tensors(workload, None)
@@ -171,9 +171,8 @@ def main() -> int:
         child(options.workloads, options.child)
         return 0
     names = [name for name in VARIANTS if not (name == "debug" and options.skip_debug_mode)]
-    print(
-        f"torch {torch.__version__}, {options.threads} thread(s), median of {options.rounds} interleaved rounds"
-    )
+    setting = f"{options.threads} thread(s), median of {options.rounds} interleaved rounds"
+    print(f"torch {torch.__version__}, {setting}")
     for workload in WORKLOADS:
         if workload.name in options.workloads:
             report(workload, options.rounds, names)
