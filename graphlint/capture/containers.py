@@ -4,6 +4,7 @@ May import torch. Types are asked, never `__class__`, which an object may comput
 and dict are read through the built-in's own methods.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,27 +29,25 @@ def _collect(value: Any, found: list[torch.Tensor], depth: int) -> None:
         return
     if issubclass(kind, torch.Tensor):
         found.append(value)
-    elif not depth:
-        return
-    elif issubclass(kind, tuple):
-        for item in tuple.__iter__(value):
-            _collect(item, found, depth - 1)
-    elif issubclass(kind, list):
-        for item in list.__iter__(value):
-            _collect(item, found, depth - 1)
-    elif issubclass(kind, dict):
-        for item in dict.values(value):
-            _collect(item, found, depth - 1)
-    elif hasattr(kind, "__dataclass_fields__"):
-        for item in _attributes(value):
+    elif depth:
+        for item in _held(value, kind):
             _collect(item, found, depth - 1)
 
 
-def _attributes(value: Any) -> list[Any]:
-    try:
-        return list(vars(value).values())
-    except TypeError:
-        return []
+def _held(value: Any, kind: type) -> Iterable[Any]:
+    """Returns what a container of this kind holds; nothing for what is no container."""
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, dict):
+        return dict.values(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        try:
+            return list(vars(value).values())
+        except TypeError:
+            return ()
+    return ()
 
 
 def items_of(container: Any, most: int) -> list[tuple[Any, Any]]:

@@ -42,7 +42,7 @@ class Stamp:
 
 
 class SequenceLog:
-    """Tells which call into torch built a node, by the sequence numbers that autograd had before and after it.
+    """Tells which call into torch built a node, by autograd's sequence numbers before and after the call.
 
     Source: `Node::sequence_nr`, one counter per thread; see tests/torch_facts.
     """
@@ -179,8 +179,8 @@ class NodeStamps:
     def leave(self, walk: Walk, stamp: Stamp, executed: Container[int] | None) -> tuple[Visit, ...]:
         """Stamps the nodes that a backward is about to run; returns those that an earlier one had run.
 
-        A node that was freed keeps the stamp of the backward that freed it. Leaves are left alone: they belong
-        to every graph.
+        A node that was freed keeps the stamp of the backward that freed it. Leaves are left alone: they
+        belong to every graph.
         """
         visits: list[Visit] = []
         leaf = AccumulateGrad

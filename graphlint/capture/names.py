@@ -59,7 +59,7 @@ class NameFinder:
         optimized = bool(frame.f_code.co_flags & CO_OPTIMIZED)
         snapshot = _SNAPSHOTS and optimized
         if snapshot and not _TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
-            # The user may hold this very dict, from a call of locals(): it must be neither filled nor emptied.
+            # The user may hold this very dict, from a call of locals(): it is neither filled nor emptied.
             return
         variables = frame.f_locals
         scope = frame.f_code.co_qualname

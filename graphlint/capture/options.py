@@ -1,4 +1,4 @@
-"""What a capture is asked to do; imports `record` only, so that the command line can build it without torch."""
+"""What a capture is asked to do; imports `record` only: the command line builds it without torch."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ FULL_STEPS = 3
 class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one capture.
 
-    `steps` ends the run after so many training steps (None: to its end). `simulate` names simulated devices.
-    `trace` is a file that the record is also written to while the run goes on. `script` and `argv` are what is
-    run, for the header; both empty for the decorator.
+    `steps` ends the run after so many training steps (None: to its end). `simulate` names simulated
+    devices. `trace` is a file that the record is also written to while the run goes on. `script` and `argv`
+    are what is run, for the header; both empty for the decorator.
     """
 
     level: Level = "auto"

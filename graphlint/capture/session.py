@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -104,7 +104,7 @@ class Session:
         self._trace: Trace | None = None
         self._suspended = False
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> Self:
         if _recording.session is not None:
             raise UsageError("graphlint is already recording: captures can't be nested")
         with ExitStack() as stack:
@@ -323,9 +323,8 @@ class Session:
         self._store_segment(self._recorder.segment)
         self._recorder.folder.end_run()
         if self._recorder.folder.dropped_steps:
-            self._context.note_unseen(
-                f"{self._recorder.folder.dropped_steps} steps that differed from all earlier ones, past the limit"
-            )
+            dropped = self._recorder.folder.dropped_steps
+            self._context.note_unseen(f"{dropped} steps that differed from all earlier ones, past the limit")
         if self._sink.failure is not None:
             self._context.note_unseen(self._sink.failure)
         how, exit_code = self._ending
