@@ -31,7 +31,7 @@ class Sink:
         self.failure: str | None = None
         self._written = 0
         self._file: int | None = None
-        self._compressor: "zlib._Compress | None" = None
+        self._compressor: zlib._Compress | None = None
         self._owner = os.getpid()
         if path is not None:
             try:

@@ -10,7 +10,8 @@ import torch
 from graphlint.capture.recorder import Recorder
 from graphlint.record.events import Op, Transfer, Use
 
-_MAX_DIGESTED = 1 << 16
+_MAX_DIGESTED = 1 << 18
+_WORDS = {4: torch.int32, 8: torch.int64}
 _MIX = 0x9E3779B1
 
 
@@ -60,11 +61,12 @@ def _digest(tensor: torch.Tensor) -> int | None:
 
     Taken on the side of the host, where the copy has ended. Small tensors and constant ones are left out.
     """
-    if tensor.device.type != "cpu" or not 1 < tensor.numel() <= _MAX_DIGESTED or tensor.element_size() != 4:
+    word = _WORDS.get(tensor.element_size())
+    if word is None or tensor.layout != torch.strided or tensor.device.type != "cpu":
         return None
-    if tensor.layout != torch.strided:
+    if not 1 < tensor.numel() <= _MAX_DIGESTED:
         return None
-    words = tensor.detach().contiguous().view(torch.int32).to(torch.int64).flatten()
+    words = tensor.detach().resolve_conj().contiguous().view(word).to(torch.int64).flatten()
     if bool((words == words[0]).all()):
         return None
     mixed = words * _MIX

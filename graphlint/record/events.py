@@ -68,12 +68,12 @@ class Op(Event, frozen=True, kw_only=True, tag="op"):
 
 
 class Transfer(Event, frozen=True, kw_only=True, tag="transfer"):
-    """A call that asks for a tensor on a device: `.to`, `.cuda`, `.cpu`, `copy_` across devices.
+    """A call that asks for a tensor on a device: `.to`, `.cuda`, `.cpu`.
 
-    `noop` means that the tensor was there already and came back as the same object. `bytes` were moved
-    (0 for a no-op). `dtype_changed` tells a `.to` that converted too. `method` is the name of the method called.
-    `digest` is a checksum of the elements that doesn't depend on their order, where one was taken: on moves from
-    or to the host, of tensors of moderate size whose elements are not all equal.
+    `noop` means that the tensor was there already and came back as the same object. `bytes` were moved (0
+    for a no-op). `dtype_changed` tells a `.to` that converted too. `method` is the name of the method called.
+    `digest` is a checksum of the elements that doesn't depend on their order, where one was taken: on moves
+    from or to the host, of tensors of moderate size whose elements are not all equal.
     """
 
     source: Use
@@ -190,8 +190,8 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
 class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     """A call of `optimizer.step()`.
 
-    `changed` holds the parameters that it wrote: their versions rose, or, where the optimizer is fused, they had
-    a gradient and their versions stayed; `without_grad` those whose `.grad` was None when it was
+    `changed` holds the parameters that it wrote: their versions rose, or, where the optimizer is fused, they
+    had a gradient and their versions stayed. `without_grad` holds those whose `.grad` was None when it was
     called (after the closure, when there is one). `unchanged` parameters had a gradient and were not written.
     `end` is the serial at which it returned: a closure's events lie in between.
     """

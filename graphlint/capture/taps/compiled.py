@@ -100,7 +100,7 @@ class CompiledTap:
 
 
 class ScriptedTap:
-    """Notes that `torch.jit.script` was used: a scripted function is called without passing through Python."""
+    """Notes that `torch.jit.script` was used: a scripted function is called without passing by Python."""
 
     def __init__(self, context: CaptureContext) -> None:
         self._context = context

@@ -30,9 +30,9 @@ _GRAD_SETTERS = frozenset({_GRAD.__set__, _GRAD.__delete__})
 _GRAD_ACCESS = frozenset({_GRAD.__get__}) | _GRAD_SETTERS
 
 _METADATA_GETTERS = """
-    shape dtype device requires_grad is_leaf ndim layout grad_fn is_cuda is_sparse is_quantized is_meta is_mps is_xpu
-    itemsize nbytes names name is_cpu is_mkldnn _version output_nr retains_grad is_nested _backward_hooks volatile
-    _base _grad_fn _cdata is_sparse_csr
+    shape dtype device requires_grad is_leaf ndim layout grad_fn is_cuda is_sparse is_quantized is_meta
+    is_mps is_xpu itemsize nbytes names name is_cpu is_mkldnn _version output_nr retains_grad is_nested
+    _backward_hooks volatile _base _grad_fn _cdata is_sparse_csr
 """
 _METADATA_METHODS = """
     size dim numel stride is_contiguous element_size __len__ ndimension nelement storage_offset data_ptr
