@@ -75,7 +75,7 @@ def of_kind(*kinds: str) -> list[Block]:
 
 
 def execute(arguments: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
-    settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
