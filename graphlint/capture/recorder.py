@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphlint.capture.folding import Segment, StepFolder
-from graphlint.capture.registry import Storages, WeakNumbers, is_lazy, version_of
+from graphlint.capture.registry import Storages, WeakNumbers, is_lazy, is_leaf, version_of
 from graphlint.capture.sink import Sink
 from graphlint.capture.sites import Sites
 from graphlint.record.events import AnyEvent, Use
@@ -99,7 +99,7 @@ class Recorder:
             device=self.device(tensor),
             bytes=math.prod(shape) * dtype.itemsize,
             requires_grad=tensor.requires_grad,
-            leaf=tensor.is_leaf,
+            leaf=is_leaf(tensor),
             parameter=type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter),
         )
 

@@ -118,3 +118,14 @@ def version_of(tensor: torch.Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Tells whether the tensor is a leaf.
+
+    A view that `no_grad` made of a tensor which was changed in place since is none: torch refuses to say.
+    """
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return False

@@ -15,7 +15,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.gradmode import GradModeSites
 from graphlint.capture.hostvalues import HostValues
 from graphlint.capture.modes import insert_mode, installed_modes, remove_mode
-from graphlint.capture.registry import version_of
+from graphlint.capture.registry import is_leaf, version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps import kinds
 from graphlint.capture.transfers import TransferWriter
@@ -132,7 +132,7 @@ class OperationsTap:
         call.host_inputs = self._host.find(args)
         call.asks_device = kinds.asks_device(function, args, kwargs)
         if kinds.is_grad_assignment(function):
-            call.had_grad = tensors[0].is_leaf and tensors[0].grad is not None
+            call.had_grad = is_leaf(tensors[0]) and tensors[0].grad is not None
         return call
 
     def after(self, call: _Call, result: Any, error: BaseException | None) -> None:
@@ -210,7 +210,7 @@ class OperationsTap:
                 )
                 self._recorder.emit(zeroed)
         for tensor in call.tensors:
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.requires_grad and is_leaf(tensor):
                 self._context.clock.leaf_changed(serial)
 
     def _host_read(self, call: _Call, result: Any) -> None:

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
 from graphlint.capture.taps import operations
-from graphlint.record.events import Backward, GradWrite, HostRead, Op, Transfer, ZeroGrad
+from graphlint.record.events import Backward, CaptureFault, GradWrite, HostRead, Op, Transfer, ZeroGrad
 
 
 def ops(trace, events) -> dict[str, Op]:
@@ -30,6 +30,22 @@ def test_inputs_outputs_and_versions(record, events) -> None:
     assert [(c.before, c.after) for c in found["add_"].changed] == [(0, 1)]
     assert [(c.before, c.after) for c in found["__setitem__"].changed] == [(1, 2)]
     assert found["mul"].seq[1] == found["mul"].seq[0] + 1
+
+
+def test_views_of_no_grad_whose_base_changed(record, events) -> None:
+    """Torch refuses to say whether such a view is a leaf; initialising a weight makes one."""
+
+    def work() -> None:
+        layer = nn.Linear(3, 3)
+        nn.init.orthogonal_(layer.weight)
+        with torch.no_grad():
+            row = layer.weight[0]
+            layer.weight.mul_(2)
+            row.add(1)
+
+    trace = record(work)
+    assert not events(trace, CaptureFault)
+    assert {"view_as", "mul_", "add"} <= set(ops(trace, events))
 
 
 def test_containers_and_keywords_as_arguments(record, events) -> None:
