@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from graphlint.capture.names import TOUCHES_SNAPSHOT
 from graphlint.capture.recorder import Recorder
 from graphlint.record.events import Operand, ScriptError
 from graphlint.record.identity import TensorId
@@ -63,7 +64,8 @@ def _operands(frame: FrameType, line: int, recorder: Recorder) -> tuple[Operand,
         operand = _operand(name, value, recorder)
         if operand is not None:
             found.append(operand)
-    if frame.f_code.co_flags & CO_OPTIMIZED and isinstance(variables, dict):
+    own = TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names)
+    if own and frame.f_code.co_flags & CO_OPTIMIZED and isinstance(variables, dict):
         variables.clear()
     return tuple(found)
 

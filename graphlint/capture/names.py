@@ -19,7 +19,8 @@ _MAX_ITEMS = 64
 _SNAPSHOTS = sys.version_info < (3, 13)
 _KEYS = frozenset({str, int})
 _NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
-_TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
+"""Names in a function's code that tell that the user may hold the dict of its variables."""
 
 
 class NameFinder:
@@ -58,7 +59,7 @@ class NameFinder:
     def _look_at(self, frame: FrameType) -> None:
         optimized = bool(frame.f_code.co_flags & CO_OPTIMIZED)
         snapshot = _SNAPSHOTS and optimized
-        if snapshot and not _TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
+        if snapshot and not TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
             # The user may hold this very dict, from a call of locals(): it is neither filled nor emptied.
             return
         variables = frame.f_locals

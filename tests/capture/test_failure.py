@@ -90,3 +90,15 @@ def test_a_bare_error_has_a_text_in_every_case(recorder) -> None:
 
     assert bare_error(UnprintableError(), recorder).message == "<exception str() failed>"
     assert bare_error(KeyError("x"), recorder).message == "'x'"
+
+
+def test_a_dict_of_locals_is_the_users_own(recorder) -> None:
+    kept = []
+
+    def work() -> None:
+        images = torch.ones(2, 3)
+        kept.append(locals())
+        images @ torch.ones(4)
+
+    describe_error(caught(work), recorder)
+    assert "images" in kept[0]
