@@ -352,13 +352,19 @@ def _has_lost_what_it_saved(node: Any) -> bool:
             return True
         return False
     for attribute in dir(type(node)):
-        if attribute.startswith("_raw_saved_") and any(
-            raw.unpack_hook is None and raw.data is None for raw in _as_list(getattr(node, attribute))
-        ):
-            try:
-                getattr(node, attribute.replace("_raw", "", 1))
-            except RuntimeError:
-                return True
+        if attribute.startswith("_raw_saved_") and _is_gone(node, attribute):
+            return True
+    return False
+
+
+def _is_gone(node: Any, attribute: str) -> bool:
+    """Tells whether a saved tensor of a node was freed; a list of saved tensors refuses to be read then."""
+    try:
+        saved = _as_list(getattr(node, attribute))
+        if any(raw.unpack_hook is None and raw.data is None for raw in saved):
+            getattr(node, attribute.replace("_raw", "", 1))
+    except RuntimeError:
+        return True
     return False
 
 

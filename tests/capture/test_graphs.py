@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from graphlint.capture.graphs import SequenceLog, Walk, executed_indexes
-from graphlint.record.events import Backward, Op
+from graphlint.record.events import Backward, CaptureFault, Op
 
 FREED = "backward through the graph a second time"
 
@@ -199,6 +199,24 @@ def test_a_backward_that_fails_has_freed_what_it_ran_before(record, events) -> N
     (visit,) = second.visits
     assert (visit.backward, visit.freed) == (both.serial, True)
     assert trace.graphs[second.graph].nodes[visit.index].name == "ExpBackward0"
+
+
+def test_a_backward_that_fails_in_a_table_read_by_index(record, events) -> None:
+    """A node that saves a list of tensors refuses to show it once it is freed."""
+
+    def work() -> None:
+        table = torch.ones(4, 2, requires_grad=True).exp()
+        rows = table[torch.tensor([0, 2])]
+        rows.sum().backward()
+        with pytest.raises(RuntimeError, match=FREED):
+            rows.mean().backward()
+
+    trace = record(work)
+    assert not events(trace, CaptureFault)
+    first, again = events(trace, Backward)
+    names = {trace.graphs[again.graph].nodes[v.index].name for v in again.visits if v.freed}
+    assert {visit.backward for visit in again.visits} == {first.serial}
+    assert names == {"IndexBackward0", "ExpBackward0"}
 
 
 def test_a_backward_that_fails_has_not_freed_what_it_did_not_reach(record, events) -> None:
