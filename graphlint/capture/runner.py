@@ -5,6 +5,7 @@ earlier. A run belongs to the process: afterwards `sys.argv`, `sys.path` and `__
 them, for its `atexit` functions and threads; the caller is expected to exit.
 """
 
+import importlib
 import os
 from contextlib import ExitStack
 from types import TracebackType
@@ -45,7 +46,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         error: the exception that ended it, already shown.
         forked: this process is a copy that the script made with `os.fork` and that came back here: it has
             nothing to report and should exit with `exit_code`.
-        missed: torch was imported in another thread than the script's own; nothing was recorded.
+        unrecorded: why nothing was recorded, when there is no trace for that reason.
     """
 
     trace: Trace | None
@@ -53,7 +54,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     error: BaseException | None = None
     forked: bool = False
-    missed: bool = False
+    unrecorded: str | None = None
 
 
 class Runner:
@@ -93,8 +94,13 @@ class Runner:
             raise ending.problem
         capture.leave(ending.how, ending.exit_code, ending.error)
         code = ending.show()
-        trace = capture.trace(ending.how, code, ending.error)
-        return Run(trace=trace, how=ending.how, exit_code=code, error=ending.error, missed=arrival.missed)
+        trace, unrecorded = None, _unrecorded(arrival)
+        if unrecorded is None:
+            trace = capture.trace(ending.how, code, ending.error)
+            unrecorded = capture.unrecorded
+        return Run(
+            trace=trace, how=ending.how, exit_code=code, error=ending.error, unrecorded=unrecorded
+        )
 
     def _execute(self) -> UsageError | None:
         """Stages the program and runs it; returns what is wrong with the name given to `-m`."""
@@ -108,6 +114,13 @@ class Runner:
             return program
         exec(program.code, vars(program.main))  # noqa: S102 - running the user's script is the purpose
         return None
+
+
+def _unrecorded(arrival: Arrival) -> str | None:
+    """Returns why torch, which the script did ask for, could not be watched; None when it could."""
+    if arrival.missed:
+        return "the script imported torch outside of its main thread"
+    return "the script's import of torch failed" if arrival.failed else None
 
 
 class _Abandoned(BaseException):
@@ -128,6 +141,8 @@ class _Capture:
         self._stack = stack
         self._session: Session | None = None
         self.fault: Exception | None = None
+        self.unrecorded: str | None = None
+        self._left = False
 
     def open(self) -> None:
         """Starts recording; what goes wrong is kept, and the script is left."""
@@ -147,29 +162,39 @@ class _Capture:
             raise self.fault
         if self._session is None:
             return
+        self._left = True
         if error is not None:
             self._session.record_error(error)
         self._session.close(how, code)
         self._stack.close()
 
-    def trace(self, how: Ending, code: int | None, error: BaseException | None) -> Trace:
+    def trace(self, how: Ending, code: int | None, error: BaseException | None) -> Trace | None:
         """Returns the record; that of a script that never imported torch holds how it ended and no more.
 
-        Raises:
-            UsageError: torch is not installed.
+        None when torch can't be imported for that; `unrecorded` says so then.
         """
         if self._session is None:
-            try:
-                self._enter()
-            except ModuleNotFoundError as missing:
-                if missing.name != "torch":
-                    raise
-                raise UsageError("torch is not installed in this Python environment") from missing
+            self._enter_late()
+        if self._session is None:
+            return None
+        if not self._left:
             self.leave(how, code, error)
-        session = self._session
-        if session is None:
-            raise UsageError("nothing was recorded")
-        return session.trace()
+        return self._session.trace()
+
+    def _enter_late(self) -> None:
+        """Opens a session for a script that has ended without torch, if torch can be imported at all."""
+        with _Keeping(self):
+            importlib.import_module("torch")
+        if self.fault is None:
+            self._enter()
+            return
+        missing = isinstance(self.fault, ModuleNotFoundError) and self.fault.name == "torch"
+        self.unrecorded = (
+            "torch is not installed in this Python environment"
+            if missing
+            else f"torch can't be imported: {type(self.fault).__name__}: {self.fault}"
+        )
+        self.fault = None
 
 
 class _Keeping:
@@ -215,7 +240,7 @@ class _ScriptEnding:
         elif isinstance(raised, SystemExit):
             self.how, self.exit_code, self._exit = "exit", exit_code(raised), raised
         elif isinstance(raised, Terminated):
-            self.how, self.exit_code = "interrupt", None
+            self.how, self.exit_code = "terminated", None
         elif isinstance(raised, KeyboardInterrupt):
             self.how, self.exit_code, self.error = "interrupt", None, raised
         else:

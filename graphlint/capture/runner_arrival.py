@@ -20,22 +20,27 @@ class Arrival(MetaPathFinder):
     """Calls `arrived` once, right after torch's own code has run, in the thread that made this object.
 
     A context manager: the finder is on `sys.meta_path` inside the block only. `missed` tells that another
-    thread imported torch first; nothing was called then.
+    thread imported torch first, `failed` that the import was begun and came to nothing; nothing was called
+    then.
     """
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self._arrived = arrived
         self._thread = threading.get_ident()
         self.missed = False
+        self.failed = False
+        self._waiting = False
 
     def __enter__(self) -> Self:
         if _AWAITED in sys.modules:
             self._arrived()
         else:
+            self._waiting = True
             sys.meta_path.insert(0, self)
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._waiting = False
         self._leave()
 
     def _leave(self) -> None:
@@ -50,10 +55,18 @@ class Arrival(MetaPathFinder):
         if fullname != _AWAITED:
             return None
         self._leave()
+        self.failed = True
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             self._watch(spec.loader)
+        else:
+            self._wait_again()
         return spec
+
+    def _wait_again(self) -> None:
+        """Takes its place again after an import that came to nothing: the script may try once more."""
+        if self._waiting and self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
 
     def _watch(self, loader: Loader) -> None:
         """Lets this one loader object report when it has run the module, and takes that back by then."""
@@ -61,7 +74,12 @@ class Arrival(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             del vars(loader)["exec_module"]
-            plain(module)
+            try:
+                plain(module)
+                self.failed = False
+            finally:
+                if self.failed:
+                    self._wait_again()
             if threading.get_ident() == self._thread:
                 self._arrived()
             else:

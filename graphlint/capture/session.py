@@ -188,6 +188,9 @@ class Session:
         if level == "full":
             return level
         if self._full_segments >= MAX_FULL_SEGMENTS:
+            if self._backward.wants_full:
+                limit = f"the first {MAX_FULL_SEGMENTS} recorded in full"
+                self._context.note_unseen(f"operations of steps with new graphs after {limit}")
             return "watch"
         again = self._backward.wants_full
         self._backward.wants_full = False

@@ -11,8 +11,9 @@ import torch
 
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
-from graphlint.capture.graphs import Shape, Stamp, Walk, executed_indexes
+from graphlint.capture.graphs import MAX_STORED_NODES, Shape, Stamp, Walk, executed_indexes
 from graphlint.capture.taps.patching import patch
+from graphlint.capture.transforms import IN_TRANSFORMS, in_transform
 from graphlint.record.events import Backward, Visit
 from graphlint.record.header import Capability
 from graphlint.record.identity import GraphId, Serial, SiteId, TensorId
@@ -86,6 +87,9 @@ class BackwardTap:
             if not context.here():
                 context.note_elsewhere("backward calls")
                 return original(t_outputs, *args, **kwargs)
+            if in_transform():
+                context.note_unseen(IN_TRANSFORMS)
+                return original(t_outputs, *args, **kwargs)
             started = context.guard.run("backward", self._before, t_outputs, args, kwargs)
             context.check_stop()
             context.quiet += 1
@@ -108,7 +112,7 @@ class BackwardTap:
         chain = self._recorder.sites.chain(depth=4)
         if not self._depth:
             self._context.clock.backward_starts()
-        if self._context.full:
+        if self._context.full or chain.site not in self._known:
             self._context.names.look_again(chain.frames)
         roots = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         _, retain_graph, create_graph, inputs = args[:4]
@@ -186,6 +190,8 @@ class BackwardTap:
             self._count += 1
             self.wants_full = not self._context.full
             graph = self._context.graphs.store(walk, leaves, full=self._context.full)
+            if len(walk.nodes) > MAX_STORED_NODES:
+                self._context.note_unseen(f"nodes of a graph beyond the first {MAX_STORED_NODES}")
         else:
             self._context.note_unseen(f"graphs of further shapes than the first {MAX_GRAPHS}")
         return _Stored(

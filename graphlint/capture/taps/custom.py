@@ -14,6 +14,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.registry import version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps.patching import patch
+from graphlint.capture.transforms import in_transform
 from graphlint.record.events import Change, Op, Use
 from graphlint.record.header import Capability
 
@@ -36,11 +37,7 @@ class CustomFunctionsTap:
         plain = original.__func__
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                context.quiet
-                or not context.here()
-                or torch._C._functorch.peek_interpreter_stack() is not None
-            ):
+            if context.quiet or not context.here() or in_transform():
                 return plain(cls, *args, **kwargs)
             before = context.guard.run("custom-functions", self._before, args, kwargs)
             context.quiet += 1

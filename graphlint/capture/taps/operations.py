@@ -19,6 +19,7 @@ from graphlint.capture.registry import is_leaf, version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps import kinds
 from graphlint.capture.transfers import TransferWriter
+from graphlint.capture.transforms import IN_TRANSFORMS, in_transform
 from graphlint.record.events import Change, GradWrite, HostRead, Op, Use, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import ModuleId, Serial, TensorId
@@ -113,8 +114,8 @@ class OperationsTap:
         """Notes what a call is given; None when the call is of no interest."""
         if self._context.quiet or kinds.is_ignored(function):
             return None
-        if _in_transform():
-            self._context.note_unseen("operations inside torch.func transforms")
+        if in_transform():
+            self._context.note_unseen(IN_TRANSFORMS)
             return None
         chain = self._recorder.sites.chain(depth=4)
         if chain.in_optimizer:
@@ -306,8 +307,3 @@ class _RecordingMode(TorchFunctionMode):
         if call is not None:
             context.guard.run("operations", self._tap.after, call, result, None)
         return result
-
-
-def _in_transform() -> bool:
-    """Tells whether a `torch.func` transform is running: its tensors are wrappers without a graph."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
