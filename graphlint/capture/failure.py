@@ -6,13 +6,13 @@ May import `record`, the rest of `capture` and torch.
 import ast
 import linecache
 import textwrap
-import traceback
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
 import torch
 
+from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.names import TOUCHES_SNAPSHOT
 from graphlint.capture.recorder import Recorder
 from graphlint.record.events import Operand, ScriptError
@@ -39,8 +39,8 @@ def describe_error(error: BaseException, recorder: Recorder) -> ScriptError:
     operands = _operands(*frames[0], recorder) if frames else ()
     return ScriptError(
         serial=recorder.next_serial(),
-        type=type(error).__name__,
-        message=str(error),
+        type=kind_of(error),
+        message=message_of(error),
         frames=tuple(rows),
         operands=operands,
     )
@@ -48,8 +48,7 @@ def describe_error(error: BaseException, recorder: Recorder) -> ScriptError:
 
 def bare_error(error: BaseException, recorder: Recorder) -> ScriptError:
     """Returns the event for an exception of which nothing more can be told than Python itself would print."""
-    text = str(traceback.TracebackException(type(error), error, None))
-    return ScriptError(serial=recorder.next_serial(), type=type(error).__name__, message=text)
+    return ScriptError(serial=recorder.next_serial(), type=kind_of(error), message=message_of(error))
 
 
 def _operands(frame: FrameType, line: int, recorder: Recorder) -> tuple[Operand, ...]:

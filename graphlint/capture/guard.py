@@ -1,7 +1,7 @@
 """Keeps a fault of graphlint's own away from the training: the one place that catches everything.
 
-May import `record` and `capture.recorder`. A tap whose own code fails is not run again; the fault is
-recorded, and the rules that needed the tap say that they were not checked.
+May import `record`, `capture.recorder` and `capture.messages`. A tap whose own code fails is not run again;
+the fault is recorded, and the rules that needed the tap say that they were not checked.
 """
 
 import traceback
@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.recorder import Recorder
 from graphlint.record.events import CaptureFault
 from graphlint.record.header import Capability, TapReport
@@ -52,7 +53,7 @@ class Guard:
             return None
 
     def _note(self, capability: Capability, fault: Exception) -> None:
-        message = f"{type(fault).__name__}: {fault}"
+        message = f"{kind_of(fault)}: {message_of(fault)}"
         self._faults[capability] = message
         self._recorder.emit(
             CaptureFault(

@@ -1,8 +1,8 @@
 """Shows the script's exception the way the interpreter would have, had graphlint not been there.
 
-Imports the standard library only. The frames that graphlint put on the stack are unlinked from the traceback
-objects themselves and the rest is left to `sys.excepthook`: so the text is the interpreter's own, and a hook
-that the script installed sees the same traceback as without graphlint.
+Imports the standard library and `capture.messages` only. The frames that graphlint put on the stack are
+unlinked from the traceback objects themselves and the rest is left to `sys.excepthook`: so the text is the
+interpreter's own, and a hook that the script installed sees the same traceback as without graphlint.
 """
 
 import os
@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import CodeType, TracebackType
 from typing import TextIO
+
+from graphlint.capture.messages import Forgiving, text_of
 
 _OWN_ROOT = str(Path(__file__).parent.parent) + os.sep
 _OWN_PARTS = tuple(
@@ -132,10 +134,9 @@ class _HookTrial:
             show_exit(raised)
             return True
         cut_frames(raised)
-        stream = sys.stderr
-        stream.write("Error in sys.excepthook:\n")
+        _write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(raised), raised, raised.__traceback__)
-        stream.write("\nOriginal exception was:\n")
+        _write("\nOriginal exception was:\n")
         sys.__excepthook__(type(self._error), self._error, self._error.__traceback__)
         return True
 
@@ -149,6 +150,13 @@ def exit_code(error: SystemExit) -> int:
 
 def show_exit(error: SystemExit) -> None:
     """Prints what the interpreter prints for `sys.exit("text")`: the text on stderr; nothing for a number."""
+    if error.code is not None and not isinstance(error.code, int):
+        _write(text_of(error.code, otherwise="") + "\n")
+
+
+def _write(text: str) -> None:
+    """Writes on the script's stderr; one that is missing or refuses is left alone."""
     stream: TextIO | None = sys.stderr
-    if error.code is not None and not isinstance(error.code, int) and stream is not None:
-        stream.write(f"{error.code}\n")
+    if stream is not None:
+        with Forgiving():
+            stream.write(text)

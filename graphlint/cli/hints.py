@@ -1,7 +1,9 @@
-"""The one line of advice after a script that asked for a device which is not there; imports nothing.
+"""The one line of advice after a script that asked for a device which is not there.
 
-Words an exception that torch raised; decides nothing.
+Words an exception that torch raised; decides nothing. May import `capture.messages`.
 """
+
+from graphlint.capture.messages import message_of
 
 _NO_CUDA = (
     "Torch not compiled with CUDA enabled",
@@ -18,7 +20,7 @@ def hint_for(error: BaseException | None, simulate: tuple[str, ...]) -> str | No
         return None
     seen: list[BaseException] = []
     while error is not None and not any(error is known for known in seen):
-        text = str(error)
+        text = message_of(error)
         if isinstance(error, AssertionError | RuntimeError) and any(part in text for part in _NO_CUDA):
             return "hint: the script asks for CUDA, which this machine lacks; --simulate cuda runs it without"
         seen.append(error)

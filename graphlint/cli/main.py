@@ -18,7 +18,7 @@ from graphlint.cli.check import check
 from graphlint.cli.draw import draw
 from graphlint.cli.explain import explain
 from graphlint.cli.options import CONTEXT
-from graphlint.cli.outputs import flush_stdout
+from graphlint.cli.outputs import flush_stdout, reopened
 from graphlint.cli.rules import rules
 from graphlint.cli.run import run
 from graphlint.errors import GraphlintError
@@ -81,7 +81,7 @@ class _Guard:
     request to report it. `SystemExit` passes.
     """
 
-    def __init__(self, stderr: TextIO) -> None:
+    def __init__(self, stderr: TextIO | None) -> None:
         self._stderr = stderr
         self.code = FAULT
 
@@ -106,9 +106,12 @@ class _Guard:
         return True
 
     def _write(self, text: str) -> None:
+        if self._stderr is None:
+            return
         try:
-            self._stderr.write(text)
-            self._stderr.flush()
+            stream = reopened(self._stderr)
+            stream.write(text)
+            stream.flush()
         except (OSError, ValueError):
             # Nobody is left to read it; the exit code still says so.
             return

@@ -34,13 +34,14 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: the destination takes no more.
         """
         try:
-            buffer = getattr(self.stream, "buffer", None)
+            stream = reopened(self.stream)
+            buffer = getattr(stream, "buffer", None)
             if buffer is None:
-                self.stream.write(data.decode())
+                stream.write(data.decode())
             else:
-                self.stream.flush()
+                stream.flush()
                 buffer.write(data)
-            self.stream.flush()
+            stream.flush()
         except (OSError, ValueError) as error:
             raise UsageError(f"can't write the report: {_reason(error)}") from error
 
@@ -48,28 +49,45 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 class Notes:
     """Lines about graphlint's own doings, on the stderr that the command started with."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def write(self, text: str, *, quiet: bool = False) -> None:
         """Prints one line, unless `quiet`."""
-        if quiet:
+        if quiet or self._stream is None:
             return
         try:
-            self._stream.write(f"graphlint: {text}\n")
-            self._stream.flush()
+            stream = reopened(self._stream)
+            stream.write(f"graphlint: {text}\n")
+            stream.flush()
         except (OSError, ValueError) as error:
             raise UsageError(f"can't write to stderr: {_reason(error)}") from error
 
 
+def reopened(stream: TextIO) -> TextIO:
+    """Returns the stream; for a standard one that the script has closed, a new one on its descriptor.
+
+    Python leaves the descriptors of the standard streams open when the streams are closed.
+
+    Raises:
+        OSError: the descriptor is closed as well.
+    """
+    for standard, descriptor in ((sys.__stdout__, 1), (sys.__stderr__, 2)):
+        if stream is standard and stream.closed:
+            return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    return stream
+
+
 @contextmanager
-def open_output(path: Path | None, fallback: TextIO, *, no_color: bool) -> Iterator[Destination]:
+def open_output(path: Path | None, fallback: TextIO | None, *, no_color: bool) -> Iterator[Destination]:
     """Gives the file, opened for writing, or the stream that stands in when no file was asked for.
 
     Raises:
-        UsageError: the file can't be written.
+        UsageError: the file can't be written, or there is no stream.
     """
     if path is None:
+        if fallback is None:  # `>&-` in the shell
+            raise UsageError("the report has nowhere to go, its stream is closed; give --output FILE")
         color = _colored(fallback, no_color=no_color)
         yield Destination(stream=fallback, width=_width(fallback), color=color)
         return

@@ -12,6 +12,7 @@ import torch
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import MAX_STORED_NODES, Shape, Stamp, Walk, executed_indexes
+from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import IN_TRANSFORMS, in_transform
 from graphlint.record.events import Backward, Visit
@@ -232,8 +233,8 @@ class BackwardTap:
                 reached=started.reached,
                 accumulated=started.accumulated,
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
-                error=None if error is None else str(error),
-                error_type=None if error is None else type(error).__name__,
+                error=None if error is None else message_of(error),
+                error_type=None if error is None else kind_of(error),
                 nested=started.nested,
                 end=serial,
             )

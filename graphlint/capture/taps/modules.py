@@ -12,6 +12,7 @@ import torch
 
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.messages import message_of
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import ModuleCall, ModuleMove
 from graphlint.record.header import Capability
@@ -102,7 +103,7 @@ class ModulesTap:
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in find_tensors(result)),
                 training=running.training,
                 grad_mode=running.grad_mode,
-                error=None if error is None else str(error),
+                error=None if error is None else message_of(error),
             )
         )
 

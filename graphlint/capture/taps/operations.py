@@ -14,6 +14,7 @@ from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.gradmode import GradModeSites
 from graphlint.capture.hostvalues import HostValues
+from graphlint.capture.messages import message_of
 from graphlint.capture.modes import insert_mode, installed_modes, remove_mode
 from graphlint.capture.registry import is_leaf, version_of
 from graphlint.capture.sites import CallChain
@@ -189,7 +190,7 @@ class OperationsTap:
                 output_grads=tuple(tensor.requires_grad for tensor in outputs),
                 changed=changed,
                 host_inputs=call.host_inputs,
-                error=None if error is None else str(error),
+                error=None if error is None else message_of(error),
                 **facts,
             )
         )

@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.messages import message_of
 from graphlint.capture.registry import version_of
 from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.patching import patch
@@ -126,7 +127,7 @@ class OptimizerTap:
     def _raised(self, stepping: _Stepping, error: BaseException | None) -> None:
         optimizer = self._recorder.optimizers.live().get(stepping.optimizer)
         if optimizer is not None:
-            self._emit(stepping, optimizer, None if error is None else str(error))
+            self._emit(stepping, optimizer, None if error is None else message_of(error))
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         self._recorder.emit_optimizer(optimizer, self._recorder.sites.chain(depth=4).site)
