@@ -98,9 +98,7 @@ class Runner:
         if unrecorded is None:
             trace = capture.trace(ending.how, code, ending.error)
             unrecorded = capture.unrecorded
-        return Run(
-            trace=trace, how=ending.how, exit_code=code, error=ending.error, unrecorded=unrecorded
-        )
+        return Run(trace=trace, how=ending.how, exit_code=code, error=ending.error, unrecorded=unrecorded)
 
     def _execute(self) -> UsageError | None:
         """Stages the program and runs it; returns what is wrong with the name given to `-m`."""

@@ -21,9 +21,9 @@ from graphlint.record.codec import load
 def draw(*, trace: Path, graphs: Path, graph_style: str) -> int:
     """Draws each distinct backward of the saved TRACE as an SVG, and prints the files."""
     record = load(trace)
-    directory = outputs.check_directory(graphs)
+    outputs.check_directory(graphs)
     report = reporting.judge_trace(record, Selection())
-    drawn = reporting.draw_graphs(record, report, directory, reporting.style(graph_style))
+    drawn = reporting.draw_graphs(record, report, graphs, reporting.style(graph_style))
     if not drawn:
         raise UsageError(f"{trace} holds no backward: there is nothing to draw")
     for path in drawn:

@@ -28,24 +28,27 @@ FAULT = 2
 """Exit code of wrong usage and of graphlint's own failure."""
 
 
-@click.group(context_settings=dict(CONTEXT), no_args_is_help=False)
+_HELP = """Audits PyTorch training loops.
+
+\b
+Names the backward that freed a graph, the detach that cut a loss,
+the value that travels GPU, CPU, GPU. Start with:
+    graphlint run train.py
+    graphlint run --simulate cuda train.py     (a machine without a GPU)
+
+\b
+Exit codes:
+    0  nothing found at or above the level of --fail-on
+    1  findings
+    2  wrong usage, nothing to check, or a failure of graphlint's own
+    3  the script failed and no finding explains that failure, or SIGTERM ended it and nothing was found
+"""
+
+
+@click.group(context_settings=dict(CONTEXT), no_args_is_help=False, help=_HELP)
 @click.version_option(__version__, "--version", message="graphlint %(version)s")
 def cli() -> None:
-    r"""Audits PyTorch training loops.
-
-    \b
-    Names the backward that freed a graph, the detach that cut a loss,
-    the value that travels GPU, CPU, GPU. Start with:
-        graphlint run train.py
-        graphlint run --simulate cuda train.py     (a machine without a GPU)
-
-    \b
-    Exit codes:
-        0  nothing found at or above the level of --fail-on
-        1  findings
-        2  wrong usage, nothing to check, or a failure of graphlint's own
-        3  the script failed and no finding explains that failure
-    """
+    """Runs a sub-command."""
 
 
 for _command in (run, check, draw, rules, explain):

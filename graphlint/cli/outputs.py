@@ -50,15 +50,25 @@ class Notes:
     """Lines about graphlint's own doings, on the stderr that the command started with."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
+        self.stream = stream
+        self._parted = True
+
+    def part(self) -> None:
+        """Puts a blank line before what comes next, to part it from the script's own output."""
+        self._parted = False
+
+    def parting(self) -> str:
+        """Returns what comes before the next text in this stream: the blank line, if one is due."""
+        due, self._parted = not self._parted, True
+        return "\n" if due else ""
 
     def write(self, text: str, *, quiet: bool = False) -> None:
         """Prints one line, unless `quiet`."""
-        if quiet or self._stream is None:
+        if quiet or self.stream is None:
             return
         try:
-            stream = reopened(self._stream)
-            stream.write(f"graphlint: {text}\n")
+            stream = reopened(self.stream)
+            stream.write(f"{self.parting()}graphlint: {text}\n")
             stream.flush()
         except (OSError, ValueError) as error:
             raise UsageError(f"can't write to stderr: {_reason(error)}") from error
@@ -74,7 +84,7 @@ def reopened(stream: TextIO) -> TextIO:
     """
     for standard, descriptor in ((sys.__stdout__, 1), (sys.__stderr__, 2)):
         if stream is standard and stream.closed:
-            return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+            return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: PTH123
     return stream
 
 

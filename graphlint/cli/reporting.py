@@ -12,11 +12,10 @@ import msgspec
 from graphlint.cli.outputs import Destination
 from graphlint.errors import UsageError
 from graphlint.lint.discovery import all_rules
-from graphlint.lint.needs import trained
 from graphlint.lint.rule import Report
-from graphlint.lint.runner import NOT_SELECTED, judge
+from graphlint.lint.runner import judge
 from graphlint.lint.selection import Selection
-from graphlint.lint.verdict import OK, FailOn, exit_code, script_failed
+from graphlint.lint.verdict import OK, FailOn, exit_code, unchecked
 from graphlint.record.trace import Trace
 
 Format = Literal["text", "json"]
@@ -46,33 +45,32 @@ def judge_trace(trace: Trace, selection: Selection) -> Report:
     return judge(trace, selection)
 
 
-def write_report(report: Report, trace: Trace, options: ReportOptions, destination: Destination) -> int:
+def write_report(
+    report: Report, trace: Trace, options: ReportOptions, destination: Destination, *, after: bytes = b""
+) -> int:
     """Writes the report in the format asked for, and returns the exit code that it deserves.
+
+    Args:
+        report: what to write.
+        trace: what it is about.
+        options: what the user asked of it.
+        destination: where it goes.
+        after: what parts a text report from the output before it in the same stream.
 
     Raises:
         UsageError: no rule could judge and nothing was found, so that exit code 0 would read as a clean bill;
             or the destination can't be written.
     """
-    empty = _is_empty(report, trace)
-    if not (empty and options.format == "text"):  # the error's one line says all that the text would
-        destination.write(_rendered(report, trace, options, destination))
     code = exit_code(report, trace, options.fail_on)
-    if empty and code == OK:
-        raise UsageError(f"nothing was checked: {_why_nothing(report, trace)}")
+    why = unchecked(report, trace) if code == OK else None
+    if options.format == "json":
+        destination.write(_rendered(report, trace, options, destination))
+    elif why is None:  # else the error's one line says all that the text would
+        text = _rendered(report, trace, options, destination)
+        destination.write(after + text if text and destination.name is None else text)
+    if why is not None:
+        raise UsageError(why)
     return code
-
-
-def _is_empty(report: Report, trace: Trace) -> bool:
-    """Whether no rule could judge, and neither a failed script nor a failed rule is there to be told of."""
-    judged = any(outcome.outcome != "not-checked" for outcome in report.outcomes)
-    return not judged and not script_failed(trace)
-
-
-def _why_nothing(report: Report, trace: Trace) -> str:
-    if not trained(trace):
-        return "no backward and no optimizer step was recorded; name a script that trains"
-    reasons = [outcome.reason for outcome in report.outcomes if outcome.reason not in {None, NOT_SELECTED}]
-    return next((reason for reason in reasons if reason), "no reason was given")
 
 
 def _rendered(report: Report, trace: Trace, options: ReportOptions, destination: Destination) -> bytes:

@@ -4,6 +4,8 @@ May import everything; torch is imported by the script, not here.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +20,9 @@ from graphlint.cli import outputs, reporting
 from graphlint.cli.hints import hint_for
 from graphlint.errors import UsageError
 from graphlint.lint.selection import Selection
+from graphlint.lint.verdict import SCRIPT_FAILED
 from graphlint.record.header import Level
+from graphlint.record.trace import Trace
 
 LEVELS = ("auto", "full", "watch")
 
@@ -51,13 +55,19 @@ class RunCommand(click.Command):
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has been checked: what it reads is there, what it writes to is open."""
+    """A run that has been checked: what it reads is there, what it writes to is open.
+
+    The script may change the directory: what is written later is held as absolute paths, and beside them are
+    the paths as the user gave them, to be shown.
+    """
 
     capture: CaptureOptions
     report: reporting.ReportOptions
     selection: Selection
     destination: outputs.Destination
     graphs: Path | None
+    graphs_shown: Path | None
+    trace_shown: Path | None
     graph_style: reporting.Style
 
 
@@ -117,8 +127,9 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     on stderr. A JSON report goes to stdout after what the script printed there: give --output to keep it
     apart.
     """
-    target, argv = _target(module, command)
-    runner = Runner(target, argv)
+    with _with_help():
+        target, argv = _target(module, command)
+        runner = Runner(target, argv)
     selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
     script = [Path(target.name)] if module is None else []
     outputs.refuse_overwriting(script, [path for path in (output, trace) if path is not None])
@@ -138,6 +149,8 @@ def run(  # noqa: PLR0913 - one argument per option of the command
             report=reporting.report_options(format_, fail_on, quiet=quiet),
             selection=selection,
             graphs=drawings,
+            graphs_shown=graphs,
+            trace_shown=trace,
             graph_style=reporting.style(graph_style),
             destination=destination,
         )
@@ -152,27 +165,53 @@ def _target(module: str | None, command: tuple[str, ...]) -> tuple[Target, tuple
     return ScriptTarget(command[0]), command[1:]
 
 
+@contextmanager
+def _with_help() -> Iterator[None]:
+    """Lets what is wrong with the script's name end like any wrong argument, with where to read more."""
+    try:
+        yield
+    except UsageError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+
+
 def _run(runner: Runner, plan: _Plan, notes: outputs.Notes) -> int:
-    ended = runner.run(plan.capture)
+    with _with_help():
+        ended = runner.run(plan.capture)
     if ended.forked:
         raise SystemExit(1 if ended.exit_code is None else ended.exit_code)
     outputs.flush_stdout()
-    return _report(ended, plan, notes)
+    if ended.error is not None:
+        notes.part()
+    return _unrecorded(ended, notes) if ended.trace is None else _report(ended, ended.trace, plan, notes)
 
 
-def _report(ended: Run, plan: _Plan, notes: outputs.Notes) -> int:
+def _unrecorded(ended: Run, notes: outputs.Notes) -> int:
+    """Returns the exit code of a run that left no record, where it is the script's failure.
+
+    Raises:
+        UsageError: the script didn't fail.
+    """
+    why = f"nothing was recorded: {ended.unrecorded}"
+    if ended.how not in {"error", "terminated"} and not ended.exit_code:
+        raise UsageError(why)
+    notes.write(why)
+    return SCRIPT_FAILED
+
+
+def _report(ended: Run, trace: Trace, plan: _Plan, notes: outputs.Notes) -> int:
     """Writes everything that was asked for; the report first, so that a failing drawing can't lose it."""
-    if ended.trace is None or ended.missed:
-        raise UsageError("nothing was recorded: the script imported torch outside of its main thread")
-    report = reporting.judge_trace(ended.trace, plan.selection)
+    report = reporting.judge_trace(trace, plan.selection)
     if (hint := hint_for(ended.error, plan.capture.simulate)) is not None:
         notes.write(hint)
-    code = reporting.write_report(report, ended.trace, plan.report, plan.destination)
+    after = b"" if plan.destination.stream is not notes.stream else notes.parting().encode()
+    code = reporting.write_report(report, trace, plan.report, plan.destination, after=after)
     if plan.graphs is not None:
-        count = len(reporting.draw_graphs(ended.trace, report, plan.graphs, plan.graph_style))
-        notes.write(f"{count} graph{'s' * (count != 1)} drawn in {plan.graphs}", quiet=plan.report.quiet)
-    if plan.capture.trace is not None:
-        notes.write(f"trace saved in {plan.capture.trace}", quiet=plan.report.quiet)
+        count = len(reporting.draw_graphs(trace, report, plan.graphs, plan.graph_style))
+        notes.write(
+            f"{count} graph{'s' * (count != 1)} drawn in {plan.graphs_shown}", quiet=plan.report.quiet
+        )
+    if plan.trace_shown is not None:
+        notes.write(f"trace saved in {plan.trace_shown}", quiet=plan.report.quiet)
     if plan.destination.name is not None:
         notes.write(f"report written to {plan.destination.name}", quiet=plan.report.quiet)
     return code

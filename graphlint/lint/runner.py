@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from graphlint.analysis.facts import Facts
+from graphlint.analysis.wording import counted
 from graphlint.lint.discovery import all_rules
 from graphlint.lint.finding import Finding
 from graphlint.lint.folding import fold, in_order
@@ -92,4 +93,6 @@ class _Judgement:
         """A fault seen is a fact even in half a record, but its absence is not: then no rule is clean."""
         if not trained(self._trace):
             return NO_STEP
-        return None if self._trace.complete else CUT_SHORT
+        if self._trace.complete:
+            return None
+        return f"found nothing in {counted(self._facts.steps.count, 'step')}, but {CUT_SHORT}"

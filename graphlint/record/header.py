@@ -26,8 +26,8 @@ Capability = Literal[
 ]
 """A kind of fact that a tap delivers; a rule names those it needs."""
 
-Ending = Literal["finished", "steps", "error", "exit", "interrupt"]
-"""How a run ended: by itself, after `--steps`, by an exception, by `sys.exit`, by Ctrl-C."""
+Ending = Literal["finished", "steps", "error", "exit", "interrupt", "terminated"]
+"""How a run ended: by itself, after `--steps`, by an exception, by `sys.exit`, by Ctrl-C, by SIGTERM."""
 
 
 class Header(Row, frozen=True, kw_only=True, omit_defaults=False, tag="header"):

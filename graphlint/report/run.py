@@ -37,7 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     script: str
     argv: tuple[str, ...]
-    ended: Literal["finished", "steps", "error", "exit", "interrupt", "unknown"]
+    ended: Literal["finished", "steps", "error", "exit", "interrupt", "terminated", "unknown"]
     exit_code: int | None
     error: RunError | None
     steps: int

@@ -12,9 +12,11 @@ from types import MappingProxyType
 from typing import TextIO
 
 from graphlint.analysis.sources import Sources
+from graphlint.analysis.steps import Steps
 from graphlint.lint.finding import SEVERITIES, Finding, Label, Severity
 from graphlint.lint.places import Places
 from graphlint.lint.rule import Report
+from graphlint.record.header import Header
 from graphlint.record.trace import Trace
 from graphlint.report.run import Run, summarize
 
@@ -23,6 +25,17 @@ Line = tuple[tuple[str, str], ...]
 
 _SEVERITY_STYLES: Mapping[Severity, str] = MappingProxyType(
     {"error": "bold red", "warning": "bold yellow", "info": "bold cyan"}
+)
+_ENDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "finished": " finished",
+        "steps": " was stopped after",
+        "error": " ended in an exception",
+        "exit": " ended with sys.exit",
+        "interrupt": " was interrupted",
+        "terminated": " was ended by SIGTERM",
+        "unknown": ": how it ended is not in the trace",
+    }
 )
 _GUTTER, _SECONDARY, _FIX, _STRONG, _PLAIN = "blue", "blue", "bold green", "bold", ""
 _MIN_WIDTH = 40
@@ -58,14 +71,17 @@ def layout(report: Report, trace: Trace, *, width: int, summary: bool = True) ->
     """Yields the lines of the report; a rule that failed is shown even where no summary is wanted."""
     width = max(width, _MIN_WIDTH)
     places = Places(trace, Sources(trace))
+    levels = _Levels(trace)
     for number, finding in enumerate(report.findings):
         if number:
             yield ()
         yield from _finding(finding, places, width)
+        if finding.count > 1:
+            yield from _paragraph(_sightings(finding, levels), width)
     if report.findings and (summary or report.tracebacks):
         yield ()
     if summary:
-        yield from _summary(report, summarize(trace), places, width)
+        yield from _summary(report, trace, places, width)
     yield from _failures(report)
 
 
@@ -106,16 +122,33 @@ def _finding(finding: Finding, places: Places, width: int) -> Iterator[Line]:
         text = first[0][0].removeprefix("  Fix:")
         yield (("  ", _PLAIN), ("Fix:", _FIX), (text, _PLAIN))
         yield from rest
-    if finding.count > 1:
-        yield from _paragraph(_sightings(finding), width)
 
 
-def _sightings(finding: Finding) -> str:
+class _Levels:
+    """Which steps of the run were recorded in full, and which only watched."""
+
+    def __init__(self, trace: Trace) -> None:
+        steps = Steps(trace)
+        self._count = steps.count
+        self._full = [step.number for step in steps.all if step.level == "full"]
+
+    def remark(self, finding: Finding) -> str:
+        """Returns why a fault may have been seen no later than it was; empty when it was looked for."""
+        last = finding.last_step
+        if last not in self._full or last + 1 in self._full or last + 1 >= self._count:
+            return ""
+        if (finding.first_step, last) == (self._full[0], self._full[-1]):
+            return ": all that " + ("was" if len(self._full) == 1 else "were") + " recorded in full"
+        return "; later ones were only watched"
+
+
+def _sightings(finding: Finding, levels: _Levels) -> str:
+    seen = f"Seen {finding.count} times"
     if finding.first_step is None:
-        return f"Seen {finding.count} times."
-    if finding.first_step == finding.last_step:
-        return f"Seen {finding.count} times, in step {finding.first_step}."
-    return f"Seen {finding.count} times, steps {finding.first_step} to {finding.last_step}."
+        return f"{seen}."
+    one = finding.first_step == finding.last_step
+    steps = f"in step {finding.first_step}" if one else f"steps {finding.first_step} to {finding.last_step}"
+    return f"{seen}, {steps}{levels.remark(finding)}."
 
 
 def _excerpts(finding: Finding, places: Places, width: int) -> Iterator[Line]:
@@ -159,11 +192,12 @@ def _caret(words: str, digits: int, indent: int, style: str, width: int) -> Iter
         mark = "  "
 
 
-def _summary(report: Report, run: Run, places: Places, width: int) -> Iterator[Line]:
+def _summary(report: Report, trace: Trace, places: Places, width: int) -> Iterator[Line]:
+    run = summarize(trace)
     yield _headline(report, run)
     rows: list[tuple[str, str]] = []
     if report.findings or run.ended != "finished":
-        rows.append(("run", _ending(run, places)))
+        rows.append(("run", _ending(run, trace.header, places)))
     if run.devices and (report.findings or run.simulated):
         rows.append(("devices", _devices(run)))
     rows += [("not seen", what) for what in run.unseen]
@@ -208,22 +242,25 @@ def _headline(report: Report, run: Run) -> Line:
     return (("graphlint: ", _STRONG), *pieces, (f" in {steps}; {rules} checked", _PLAIN))
 
 
-def _ending(run: Run, places: Places) -> str:
+def _ending(run: Run, header: Header, places: Places) -> str:
+    if not run.script and run.ended == "steps":
+        asked = ", as asked" if header.steps_wanted == run.steps else ""
+        first = "first step was" if run.steps == 1 else f"first {run.steps} steps were"
+        return f"the audited code: its {first} recorded{asked}"
     script = " ".join((places.shown(run.script), *run.argv)) if run.script else "the audited code"
+    return f"{script}{_ENDINGS[run.ended]}{_ending_detail(run, places)}"
+
+
+def _ending_detail(run: Run, places: Places) -> str:
     match run.ended:
-        case "finished":
-            return f"{script} finished"
         case "steps":
-            return f"{script} was stopped after {_count(run.steps, 'step')}, as asked"
-        case "interrupt":
-            return f"{script} was interrupted"
-        case "unknown":
-            return f"{script}: how it ended is not in the trace"
+            return f" {_count(run.steps, 'step')}, as asked"
         case "exit":
-            code = "" if run.exit_code is None else run.exit_code
-            return f"{script} ended with sys.exit({code})"
+            return f"({'' if run.exit_code is None else run.exit_code})"
         case "error":
-            return f"{script} ended in an exception{_error(run, places)}"
+            return _error(run, places)
+        case "finished" | "interrupt" | "terminated" | "unknown":
+            return ""
 
 
 def _error(run: Run, places: Places) -> str:

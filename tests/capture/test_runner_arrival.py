@@ -65,6 +65,23 @@ def test_import_in_another_thread_is_missed() -> None:
     assert arrival.missed
 
 
+def test_a_failed_import_is_told_and_the_next_one_is_seen(awaited: Path) -> None:
+    good = awaited.read_text()
+    awaited.write_text("raise RuntimeError('broken')")
+    importlib.invalidate_caches()
+    seen: list[int] = []
+    finders = list(sys.meta_path)
+    with Arrival(lambda: seen.append(sys.modules[NAME].value)) as arrival:
+        with pytest.raises(RuntimeError, match="broken"):
+            importlib.import_module(NAME)
+        assert (seen, arrival.failed) == ([], True)
+        awaited.write_text(good + "# of another length, for the cached bytecode\n")
+        importlib.invalidate_caches()
+        importlib.import_module(NAME)
+        assert (seen, arrival.failed) == ([1], False)
+    assert sys.meta_path == finders
+
+
 def test_missing_module_raises_as_ever(awaited: Path) -> None:
     awaited.unlink()
     importlib.invalidate_caches()

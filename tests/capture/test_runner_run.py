@@ -301,7 +301,7 @@ finally:
     )
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("saved\n", "")
-    assert ended.how == "interrupt"
+    assert ended.how == "terminated"
 
 
 def test_the_scripts_own_sigterm_handler_stays(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Every mistake of the user's is one line on stderr and exit code 2, before anything runs."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -66,6 +67,15 @@ def test_one_line_and_2(graphlint, script: Path, arguments: tuple[str, ...], wor
     assert script.read_text() == SCRIPT
 
 
+@pytest.mark.parametrize(
+    "arguments", [(), ("missing.py",), (".",), ("broken.py",), ("-m", "no_such_module_of_tests"), ("-x",)]
+)
+def test_a_wrong_script_ends_like_any_wrong_argument(graphlint, script: Path, arguments) -> None:
+    result = graphlint("run", *arguments)
+    assert result.code == 2
+    assert result.error_line.endswith(" (see graphlint run --help)")
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may read everything")
 def test_unreadable_script(graphlint, script: Path) -> None:
     script.chmod(0)
@@ -81,6 +91,7 @@ def test_truncated_trace_is_judged_as_far_as_it_goes(graphlint, reuse: Path) -> 
     result = graphlint("check", "cut.jsonl")
     assert result.code == 1
     assert "GL101" in result.out
+    assert "graphlint: 1 error in 2 steps (all at full level); " in result.out
     assert "the place where the trace breaks off" in " ".join(result.out.split())
 
 
@@ -90,7 +101,24 @@ def test_truncated_trace_without_findings_is_not_clean(graphlint, clean: Path) -
     Path("cut.jsonl").write_bytes(b"".join(lines[:-1]))
     result = graphlint("check", "cut.jsonl")
     assert (result.code, result.out) == (2, "")
-    assert result.error_line == "nothing was checked: the trace breaks off before the run ended"
+    assert result.error_line == (
+        "nothing was found in the 4 steps that the trace holds, but it breaks off before the run ended"
+    )
+    document = json.loads(graphlint("check", "--format", "json", "cut.jsonl").out)
+    assert document["run"]["steps"] == 4
+    assert {rule["outcome"] for rule in document["rules"]} == {"not-checked"}
+    assert document["rules"][0]["reason"].startswith("found nothing in 4 steps, but the trace breaks off")
+
+
+def test_truncated_trace_without_a_step_was_not_checked(graphlint, clean: Path) -> None:
+    graphlint("run", "--trace", "whole.jsonl", "clean.py")
+    lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
+    Path("cut.jsonl").write_bytes(lines[0])
+    result = graphlint("check", "cut.jsonl")
+    assert (result.code, result.out) == (2, "")
+    assert result.error_line == (
+        "nothing was checked: the trace breaks off before the first backward or optimizer step"
+    )
 
 
 def test_rules_that_lack_their_data_are_not_clean(graphlint, clean: Path) -> None:

@@ -126,6 +126,14 @@ def test_version_and_help(graphlint) -> None:
         result = graphlint(*arguments)
         assert (result.code, result.err) == (0, "")
         assert result.out.startswith("Usage: graphlint")
+        assert "\\b" not in result.out
+        assert "\b" not in result.out
+
+
+def test_help_lists_one_exit_code_a_line(graphlint) -> None:
+    lines = [line.strip() for line in graphlint("--help").out.splitlines()]
+    begin = lines.index("Exit codes:") + 1
+    assert [line[:3] for line in lines[begin : begin + 4]] == ["0  ", "1  ", "2  ", "3  "]
 
 
 def test_python_m_graphlint_is_the_command(tmp_path: Path) -> None:
@@ -138,4 +146,5 @@ def test_python_m_graphlint_is_the_command(tmp_path: Path) -> None:
         timeout=120,
     )
     assert result.returncode == 2
-    assert result.stderr == "graphlint: error: can't read the script missing.py: No such file or directory\n"
+    reason = "can't read the script missing.py: No such file or directory"
+    assert result.stderr == f"graphlint: error: {reason} (see graphlint run --help)\n"

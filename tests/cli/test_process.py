@@ -94,9 +94,33 @@ def test_environment_stdin_and_a_signal_from_outside(tmp_path: Path) -> None:
     assert [process.stdout.readline() for _ in range(3)] == ["False from the terminal\n", "1\n", "ready\n"]
     process.send_signal(signal.SIGTERM)
     code, out, err = finish(process)
-    assert (code, out) == (0, "saved\n")
+    assert (code, out) == (3, "saved\n")
     assert err.startswith("graphlint: no findings in 1 step")
-    assert "was interrupted" in err
+    assert "train.py was ended by SIGTERM" in err
+
+
+def test_a_file_that_shadows_what_torch_imports_is_the_scripts_failure(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("print('shadow')\nraise RuntimeError('not that queue')\n")
+    code, out, err = finish(start(tmp_path, "import torch\n"))
+    assert (code, out) == (3, "shadow\n")
+    assert err.count("Traceback (most recent call last)") == 1
+    assert err.endswith(
+        "RuntimeError: not that queue\n\n"
+        "graphlint: nothing was recorded: the script's import of torch failed\n"
+    )
+
+
+def test_a_failed_import_of_torch_that_the_script_lives_with_is_not_clean(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not that queue')\n")
+    source = """
+    try:
+        import torch
+    except RuntimeError:
+        print("without")
+    """
+    code, out, err = finish(start(tmp_path, source))
+    assert (code, out) == (2, "without\n")
+    assert err == "graphlint: error: nothing was recorded: the script's import of torch failed\n"
 
 
 def test_last_outputs_and_a_forked_copy(tmp_path: Path) -> None:

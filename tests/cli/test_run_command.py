@@ -21,9 +21,9 @@ def test_traceback_comes_before_the_report_and_a_finding_that_explains_it_gives_
     assert result.code == 1
     before, _, after = result.err.partition(REUSED)
     assert before.startswith("Traceback (most recent call last):\n")
-    assert before.splitlines()[-1].startswith(
-        "RuntimeError: Trying to backward through the graph a second time"
-    )
+    *_, message, blank = before.splitlines()
+    assert message.startswith("RuntimeError: Trying to backward through the graph a second time")
+    assert blank == ""
     assert "`loss.backward()` enters a graph" in after
 
 
@@ -119,9 +119,11 @@ def test_trace_and_graphs_are_written_and_named(graphlint, reuse, tmp_path: Path
     drawn = list((tmp_path / "drawn" / "deep").glob("*.svg"))
     assert len(drawn) == 2
     assert result.err.splitlines()[-2:] == [
-        f"graphlint: 2 graphs drawn in {tmp_path}/drawn/deep",
-        f"graphlint: trace saved in {tmp_path}/run.jsonl.gz",
+        "graphlint: 2 graphs drawn in drawn/deep",
+        "graphlint: trace saved in run.jsonl.gz",
     ]
+    again = graphlint("draw", "run.jsonl.gz", "--graphs", "again")
+    assert sorted(again.out.splitlines()) == sorted(f"again/{path.name}" for path in drawn)
 
 
 def test_cuda_without_a_gpu_ends_with_its_error_and_one_hint(graphlint, tmp_path: Path) -> None:
@@ -131,6 +133,7 @@ def test_cuda_without_a_gpu_ends_with_its_error_and_one_hint(graphlint, tmp_path
     assert "Torch not compiled with CUDA enabled" in result.err
     hints = [line for line in result.err.splitlines() if "hint:" in line]
     assert len(hints) == 1
+    assert f"\n\n{hints[0]}\ngraphlint: " in result.err
     assert "--simulate cuda" in hints[0]
 
 
@@ -150,6 +153,18 @@ def test_a_script_that_never_trains_is_one_line_and_2(graphlint, tmp_path: Path)
     assert result.error_line.startswith("nothing was checked: no backward and no optimizer step was recorded")
 
 
+def test_training_in_another_thread_is_said_to_be_there(graphlint, clean) -> None:
+    body = clean.read_text().replace("\n", "\n    ")
+    clean.write_text(
+        f"import threading\ndef main():\n    {body}\nimport torch\n"
+        "thread = threading.Thread(target=main)\nthread.start()\nthread.join()\n"
+    )
+    result = graphlint("run", "clean.py")
+    assert (result.code, result.out) == (2, "trained\n")
+    assert "backward calls in other threads than the one that graphlint was started in" in result.error_line
+    assert "name a script" not in result.error_line
+
+
 def test_a_script_that_only_fails_is_its_own_failure(graphlint, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import nothing_of_that_name\n")
     result = graphlint("run", "fails.py")
@@ -161,7 +176,7 @@ def test_interrupted_runs_are_reported(graphlint, clean) -> None:
     clean.write_text(clean.read_text() + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     result = graphlint("run", "clean.py")
     assert result.code == 0
-    assert "KeyboardInterrupt\ngraphlint: no findings in 4 steps" in result.err
+    assert "KeyboardInterrupt\n\ngraphlint: no findings in 4 steps" in result.err
 
 
 def test_a_closed_stdout_does_not_hide_the_report(graphlint, clean, monkeypatch: pytest.MonkeyPatch) -> None:

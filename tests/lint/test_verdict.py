@@ -1,11 +1,13 @@
 """The exit code: 3 for a failure that no finding explains, 1 for findings, 2 for graphlint's own fault."""
 
+import msgspec
 import pytest
 
 from graphlint.lint.finding import Finding, Label
 from graphlint.lint.rule import Report, RuleOutcome
-from graphlint.lint.verdict import exit_code, explains, script_failed
+from graphlint.lint.verdict import exit_code, explains, script_failed, unchecked
 from graphlint.record.events import ScriptError
+from graphlint.record.header import TapReport
 from graphlint.record.identity import Serial
 from graphlint.record.tables import Frame
 
@@ -90,6 +92,7 @@ def test_same_line_of_another_file_does_not_explain(make_trace, make_backward):
         ("finished", 0, False),
         ("steps", None, False),
         ("interrupt", 130, False),
+        ("terminated", None, False),
         ("exit", 0, False),
         ("exit", None, False),
         ("exit", 2, True),
@@ -99,7 +102,40 @@ def test_same_line_of_another_file_does_not_explain(make_trace, make_backward):
 def test_what_counts_as_a_failure_of_the_script(make_trace, how, code, failed):
     trace = make_trace(how=how, exit_code=code)
     assert script_failed(trace) is failed
-    assert exit_code(report(outcome="clean"), trace, "warning") == (3 if failed else 0)
+    no_success = failed or how == "terminated"
+    assert exit_code(report(outcome="clean"), trace, "warning") == (3 if no_success else 0)
+
+
+@pytest.mark.parametrize(("fail_on", "expected"), [("warning", 1), ("never", 3)])
+def test_findings_count_though_the_run_was_terminated(make_trace, fail_on, expected):
+    assert exit_code(report(finding()), make_trace(how="terminated"), fail_on) == expected
+
+
+def test_fault_of_a_tap_is_graphlints_own_failure(make_trace, make_backward):
+    taps = (TapReport(capability="operations", armed=True, fault="KeyError: 3"),)
+    trace = make_trace([make_backward(0)], taps=taps)
+    reason = "operations were no longer recorded after a fault of graphlint's own: KeyError: 3"
+    outcomes = (
+        RuleOutcome(code="GL101", outcome="clean"),
+        RuleOutcome(code="GL401", outcome="not-checked", reason=reason),
+    )
+    judged = Report(findings=(), outcomes=outcomes, tracebacks={})
+    assert exit_code(judged, trace, "warning") == 2
+    unselected = msgspec.structs.replace(judged, outcomes=outcomes[:1])
+    assert exit_code(unselected, trace, "warning") == 0
+
+
+def test_silence_that_proves_nothing_is_told_why(make_trace, make_backward):
+    silent = report(outcome="not-checked")
+    assert unchecked(report(outcome="clean"), make_trace([make_backward(0)])) is None
+    assert unchecked(silent, make_trace([])) == (
+        "nothing was checked: no backward and no optimizer step was recorded; name a script that trains"
+    )
+    elsewhere = make_trace([], unseen=("backward calls in other threads",))
+    assert unchecked(silent, elsewhere) == (
+        "nothing was checked: no backward and no optimizer step was recorded; "
+        "not seen: backward calls in other threads"
+    )
 
 
 def test_failed_rule_is_graphlints_own_failure(make_trace):

@@ -130,7 +130,7 @@ def test_error_raised_outside_the_users_code_has_no_place():
     assert (error["path"], error["line"]) == (None, None)
 
 
-@pytest.mark.parametrize("how", ["finished", "steps", "exit", "interrupt"])
+@pytest.mark.parametrize("how", ["finished", "steps", "exit", "interrupt", "terminated"])
 def test_run_without_an_exception_has_no_error(how):
     run = parsed(trace=make_trace(end=how))["run"]
     assert (run["ended"], run["error"]) == (how, None)

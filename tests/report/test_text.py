@@ -178,6 +178,28 @@ def test_repeated_sightings_are_counted(fields, expected):
     assert text(make_report(make_finding(**fields)), summary=False).endswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((0, 2), "  Seen 3 times, steps 0 to 2: all that were recorded in full.\n"),
+        ((1, 2), "  Seen 3 times, steps 1 to 2; later ones were only watched.\n"),
+        ((2, 2), "  Seen 3 times, in step 2; later ones were only watched.\n"),
+        ((0, 1), "  Seen 3 times, steps 0 to 1.\n"),
+        ((0, 5), "  Seen 3 times, steps 0 to 5.\n"),
+        ((0, 9), "  Seen 3 times, steps 0 to 9.\n"),
+    ],
+)
+def test_last_sighting_in_the_last_full_step_does_not_read_as_an_end(steps, expected):
+    events = []
+    for number in range(4):
+        at, level = Serial(10 * number), "full" if number < 3 else "watch"
+        events.append(StepBoundary(serial=at, after=at, reason="batch", level=level))
+        events.append(Backward(serial=Serial(at + 1), end=Serial(at + 2), call="Tensor.backward", roots=()))
+    events.append(Repeat(serial=Serial(40), like=Serial(30), count=6))
+    finding = make_finding(count=3, first_step=steps[0], last_step=steps[1])
+    assert text(make_report(finding), make_trace(events), summary=False).endswith(expected)
+
+
 def test_user_text_is_neither_markup_nor_an_escape_sequence():
     source = "x = y[bold]\x1b[31m [/] \u202e"
     finding = make_finding(
@@ -278,6 +300,7 @@ def test_findings_are_counted_by_severity():
         ({"how": "finished"}, ("--lr", "1"), "train.py --lr 1 finished"),
         ({"how": "steps"}, (), "train.py was stopped after 4 steps, as asked"),
         ({"how": "interrupt"}, (), "train.py was interrupted"),
+        ({"how": "terminated"}, (), "train.py was ended by SIGTERM"),
         ({"how": "exit", "exit_code": 2}, (), "train.py ended with sys.exit(2)"),
         ({"how": "error"}, (), "train.py ended in an exception at train.py:71: RuntimeError: boom"),
         ("missing", (), "train.py: how it ended is not in the trace"),
