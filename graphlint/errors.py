@@ -4,7 +4,8 @@
     ├── UsageError                 the call is wrong: option, file, nesting; exit code 2
     ├── TraceError                 a saved trace can't be read: truncated, foreign, wrong version
     ├── RuleLoadError              a rule file doesn't load; fatal, never skipped
-    └── FindingsError              on_finding="raise" and something was found
+    ├── FindingsError              on_finding="raise" and something was found
+    └── NothingCheckedError        on_finding="raise" and finding nothing proves nothing
 
 A fault of graphlint's own inside a tap never appears here: it is recorded as a fact of the run.
 """
@@ -27,4 +28,12 @@ class RuleLoadError(GraphlintError):
 
 
 class FindingsError(GraphlintError):
-    """Raised by `graphlint.audit(on_finding="raise")`; the text is the report."""
+    """Raised by `graphlint.audit(on_finding="raise")`; the text is the report, which is not printed then."""
+
+
+class NothingCheckedError(GraphlintError):
+    """Raised by `graphlint.audit(on_finding="raise")` where nothing was found because nothing was checked.
+
+    No training step was recorded, no rule could judge, or a fault of graphlint's own kept one from it: a test
+    that passed on that would prove nothing.
+    """

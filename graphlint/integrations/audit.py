@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, get_args, overload
 
 from graphlint.capture.options import FULL_STEPS, CaptureOptions
-from graphlint.errors import FindingsError, UsageError
+from graphlint.errors import NothingCheckedError, UsageError
 from graphlint.integrations.auditing import Auditing, uncaught_error
 from graphlint.lint.rule import Report
 from graphlint.lint.selection import Selection
@@ -148,6 +148,7 @@ class Audit:
 
         Raises:
             FindingsError: something was found, and the user asked to raise.
+            NothingCheckedError: the same, and nothing was found because nothing was checked.
         """
         self.running = False
         if self._auditing.state != "recording":
@@ -155,23 +156,30 @@ class Audit:
         self._calls += 1
         if error is not None or self._calls == self._steps:
             self.finish(error, all_steps=error is None)
-        elif self._calls == FULL_STEPS and self._auditing.report_early() and self._on_finding == "raise":
-            self.finish(None, all_steps=True)
+        elif self._calls == FULL_STEPS:
+            raising = self._on_finding == "raise"
+            if self._auditing.report_early(raising=raising) and raising:
+                self.finish(None, all_steps=True)
 
     def finish(self, error: BaseException | None, *, all_steps: bool = False) -> None:
         """Ends the audit if it is under way; `error` is what ended the audited code.
 
         Raises:
             FindingsError: something was found, the user asked to raise, and nothing else is being raised.
+            NothingCheckedError: so it is, and nothing was found because nothing was checked.
         """
+        raising = self._on_finding == "raise" and error is None
+        if self._auditing.state == "new" and raising:
+            raise NothingCheckedError("nothing was checked: the audited function was never called")
         if self._auditing.state in {"new", "ended"}:
             return
         atexit.unregister(self._at_exit)
-        self.report = self._auditing.finish(error, all_steps=all_steps)
-        if self._wrapper is not None:
-            self._wrapper.report = self.report
-        if self._on_finding == "raise" and error is None and self.report is not None and self.report.findings:
-            raise FindingsError(self._auditing.text(self.report))
+        try:
+            self._auditing.finish(error, all_steps=all_steps, raising=raising)
+        finally:
+            self.report = self._auditing.report
+            if self._wrapper is not None:
+                self._wrapper.report = self.report
 
     def _at_exit(self) -> None:
         if self._auditing.here():
@@ -266,9 +274,10 @@ def audit(
         simulate: simulated devices, as `graphlint run --simulate`.
         select: rules to check, as `graphlint run --select`.
         ignore: rules to leave out.
-        on_finding: "report" prints what was found; "raise" raises `FindingsError` as well, once: at the end
+        on_finding: "report" prints what was found; "raise" raises it as a `FindingsError`, once: at the end
             of the block; of a function, when something was found, after its third call or the last of
-            `steps` (which are three when not given), and the audit ends with that.
+            `steps` (which are three when not given), and the audit ends with that. Where nothing was found
+            because nothing was checked, it raises `NothingCheckedError` instead.
 
     Raises:
         UsageError: an argument is wrong.

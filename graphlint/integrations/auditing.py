@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from graphlint.capture.options import CaptureOptions
-from graphlint.errors import GraphlintError, UsageError
+from graphlint.errors import FindingsError, GraphlintError, NothingCheckedError, UsageError
 from graphlint.integrations.first_steps import first_steps
 from graphlint.lint.rule import Report
 from graphlint.lint.selection import Selection
@@ -35,6 +35,7 @@ class Auditing:
     """Opens a capture, and ends it with a report on stderr.
 
     `state` is `passive` inside `graphlint run`, which records and reports itself: then calls only mark steps.
+    `report` is what was found, once it has ended.
 
     Args:
         options: what to capture.
@@ -50,6 +51,7 @@ class Auditing:
         self._trace: Trace | None = None
         self._printed: set[str] = set()
         self.session: Session | None = None
+        self.report: Report | None = None
         self.state: State = "new"
 
     def open(self) -> None:
@@ -78,35 +80,56 @@ class Auditing:
         """Whether this is the thread and the process that the audit records; True before it was opened."""
         return self.session is None or self.session.here()
 
-    def finish(self, error: BaseException | None, *, all_steps: bool = False) -> Report | None:
+    def finish(
+        self, error: BaseException | None, *, all_steps: bool = False, raising: bool = False
+    ) -> Report | None:
         """Ends the recording, judges it and prints the report; None where `graphlint run` does that.
 
         Args:
             error: the exception that ended the audited code.
             all_steps: it ended because all the steps asked for were seen.
+            raising: to raise what there is to tell, instead of printing it.
+
+        Raises:
+            FindingsError: something was found.
+            NothingCheckedError: nothing was found, and that proves nothing.
         """
         recording = self.state == "recording"
         self.state = "ended"
         if not recording or self.session is None:
             return None
-        report: Report | None = None
+        problem: GraphlintError | None = NothingCheckedError("the audit ended without a report; see above")
         with _OwnFault():
             self._close(error, all_steps=all_steps)
-            report = self._judge()
-            if report is not None:
-                self._print(report)
-        return report
+            self.report = self._judge()
+            problem = self._problem(self.report) if raising else None
+            if problem is None:
+                self._print(self.report)
+        if raising and problem is not None:
+            raise problem
+        return self.report
 
-    def report_early(self) -> bool:
-        """Prints what the steps so far show, never to print it again; returns whether that is anything."""
+    def _problem(self, report: Report) -> GraphlintError | None:
+        """Returns what there is to raise; None for a report that some rule gave and none a finding."""
+        from graphlint.lint.verdict import own_fault, unchecked
+
+        if report.findings:
+            return FindingsError(self.text(report))
+        why = unchecked(report, self._judged) or own_fault(report, self._judged)
+        return NothingCheckedError(why) if why is not None else None
+
+    def report_early(self, *, raising: bool) -> bool:
+        """Returns whether the steps so far show anything; prints it unless it is `raising`, once for all."""
         if self.session is None:
             return False
+        found = False
         with _OwnFault():
             self._trace = self.session.trace()
             report = self._judge()
-            if report is not None and report.findings:
+            found = bool(report.findings)
+            if found and not raising:
                 self._print(report)
-        return bool(self._printed)
+        return found
 
     def _close(self, error: BaseException | None, *, all_steps: bool) -> None:
         session = self.session
@@ -118,13 +141,21 @@ class Auditing:
                 session.record_error(error)
             session.close(how, code)
         trace = session.trace()
+        header = msgspec.structs.replace(trace.header, steps_wanted=self._steps)
+        trace = msgspec.structs.replace(trace, header=header)
         self._trace = trace if self._steps is None or error is not None else first_steps(trace, self._steps)
         self.session = None
 
-    def _judge(self) -> Report | None:
+    @property
+    def _judged(self) -> Trace:
+        if self._trace is None:
+            raise UsageError("nothing was recorded")
+        return self._trace
+
+    def _judge(self) -> Report:
         from graphlint.lint.runner import judge
 
-        return judge(self._trace, self._selection) if self._trace is not None else None
+        return judge(self._judged, self._selection)
 
     def _print(self, report: Report) -> None:
         """Prints the report; of one that was printed in part before, only the findings that are new."""
@@ -144,10 +175,8 @@ class Auditing:
         """Returns the report on this audit as text."""
         from graphlint.report.text import render
 
-        if self._trace is None:
-            return ""
         text = io.StringIO()
-        render(report, self._trace, text, width=width, color=color, summary=summary)
+        render(report, self._judged, text, width=width, color=color, summary=summary)
         return text.getvalue()
 
 

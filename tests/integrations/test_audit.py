@@ -4,14 +4,15 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
 import graphlint
-from graphlint.errors import FindingsError, UsageError
+from graphlint.capture.taps.zero_grad import ZeroGradTap
+from graphlint.errors import FindingsError, NothingCheckedError, UsageError
 from graphlint.lint.rule import Report
 
 CLEAN = "graphlint: no findings in {} steps"
@@ -106,7 +107,91 @@ def test_raise_comes_after_the_last_step(capsys: pytest.CaptureFixture[str], tra
         step()
     assert codes(step.report) == ["GL201"]
     step()
-    assert capsys.readouterr().err.count("GL201 detached-loss") == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_raised_findings_are_the_whole_report_and_not_printed_beside(
+    capsys: pytest.CaptureFixture[str], trainer
+) -> None:
+    step = graphlint.audit(on_finding="raise", steps=1, select=["GL201"])(trainer.bad)
+    with pytest.raises(FindingsError) as raised:
+        step()
+    assert str(raised.value).count("GL201 detached-loss (error)") == 1
+    assert "the audited code: its first step was recorded, as asked" in str(raised.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_how_many_steps_were_recorded_is_said_as_it_is(
+    capsys: pytest.CaptureFixture[str], trainer, make_trainer
+) -> None:
+    step = graphlint.audit(steps=2, select=["GL201"])(trainer.bad)
+    for _ in range(4):
+        step()
+    err = capsys.readouterr().err
+    assert "the audited code: its first 2 steps were recorded, as asked\n" in err
+    assert "stopped" not in err
+    unasked = graphlint.audit(on_finding="raise", select=["GL201"])(make_trainer().bad)
+    unasked()
+    unasked()
+    with pytest.raises(FindingsError, match=r"the audited code: its first 3 steps were recorded\n"):
+        unasked()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: None, "nothing was checked: no backward and no optimizer step was recorded"),
+        (
+            lambda: [torch.ones(1, requires_grad=True).sum() for _ in range(3)],
+            "nothing was checked: no backward and no optimizer step was recorded",
+        ),
+    ],
+)
+def test_raise_is_not_silent_when_nothing_trained(
+    function: Callable[[], object], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = graphlint.audit(steps=1, on_finding="raise")(function)
+    with pytest.raises(NothingCheckedError, match=words):
+        step()
+    assert capsys.readouterr().err == ""
+    assert codes(step.report) == []
+
+
+def test_raise_is_not_silent_when_no_rule_could_judge(trainer) -> None:
+    step = graphlint.audit(steps=1, on_finding="raise", level="watch", select="GL401")(trainer.good)
+    with pytest.raises(NothingCheckedError, match=r"nothing was checked: .* full level only"):
+        step()
+
+
+def test_raise_is_not_silent_when_the_function_was_never_called(trainer) -> None:
+    step = graphlint.audit(on_finding="raise")(trainer.good)
+    with pytest.raises(NothingCheckedError, match="never called"):
+        step.audit.end()
+
+
+def test_raise_is_not_silent_when_a_tap_failed(monkeypatch: pytest.MonkeyPatch, trainer) -> None:
+    def broken(*arguments: object, **named: object) -> object:
+        raise LookupError("a bug of ours")
+
+    monkeypatch.setattr(ZeroGradTap, "_after", broken)
+    step = graphlint.audit(steps=1, on_finding="raise")(trainer.good)
+    with pytest.raises(
+        NothingCheckedError, match=r"GL102 was not checked: calls of zero_grad .* a bug of ours"
+    ):
+        step()
+
+
+def test_raise_is_not_silent_when_the_audit_itself_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], trainer
+) -> None:
+    def broken(*arguments: object) -> object:
+        raise LookupError("a bug of ours")
+
+    monkeypatch.setattr("graphlint.lint.runner.judge", broken)
+    step = graphlint.audit(steps=1, on_finding="raise")(trainer.good)
+    with pytest.raises(NothingCheckedError, match="ended without a report"):
+        step()
+    assert "LookupError: a bug of ours" in capsys.readouterr().err
 
 
 def test_raise_does_not_wait_for_the_last_step_when_the_first_show_it(trainer) -> None:

@@ -7,7 +7,7 @@ import pytest
 import graphlint
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
-from graphlint.errors import FindingsError, UsageError
+from graphlint.errors import FindingsError, NothingCheckedError, UsageError
 from graphlint.lint.rule import Report
 
 CLEAN = "graphlint: no findings in {} steps"
@@ -84,6 +84,18 @@ def test_block_that_raises_reports_and_passes_it(capsys: pytest.CaptureFixture[s
 def test_block_raises_its_findings_at_its_end(trainer) -> None:
     with pytest.raises(FindingsError, match="GL201"), graphlint.audit(on_finding="raise", select="GL201"):
         trainer.bad()
+
+
+def test_block_that_trains_nothing_does_not_pass_for_clean(trainer) -> None:
+    thread = threading.Thread(target=trainer.good)
+
+    def train_elsewhere() -> None:
+        with graphlint.audit(on_finding="raise"):
+            thread.start()
+            thread.join()
+
+    with pytest.raises(NothingCheckedError, match="not seen: backward calls in other threads"):
+        train_elsewhere()
 
 
 def test_under_graphlint_run_calls_mark_steps_and_the_run_reports(
