@@ -3,7 +3,7 @@
 May import `record` and the rest of `analysis`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,11 +34,12 @@ class Left:
         device: where it was.
         passed: whether it was an argument of a module that the user called.
         held: whether it belongs to the module, as a plain attribute.
-        parameter: whether it is a parameter, so that its module is what was left behind.
+        parameter: whether it is a parameter or buffer, so that its module is what was left behind.
         factory: whether it was made from no other tensor, so that `device=` would have put it anywhere.
         asked: the lines that asked it onto that device.
         made: the lines that made it there.
         kept: the line that stored it in an attribute, where it was made.
+        copied: the lines that copied it to where it was needed, and whose copy nothing reads.
     """
 
     tensor: TensorId | None
@@ -52,6 +53,7 @@ class Left:
     asked: tuple[Frame, ...] = ()
     made: tuple[Frame, ...] = ()
     kept: Frame | None = None
+    copied: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def _from_operands(facts: "Facts", error: ScriptError) -> Mismatch | None:
             device=operand.device,
             parameter=operand.tensor is not None and operand.tensor in facts.devices.parameters,
             asked=tuple(_asked(facts, operand.tensor, error.serial)) if operand.tensor is not None else (),
+            copied=tuple(_copied(facts, operand.tensor, wanted, error.serial)) if operand.tensor else (),
         )
         for operand in behind
     )
@@ -137,7 +140,8 @@ class _Operation:
         blamed = self._frame_of(calls[0]) if calls else None
         if calls:
             origins += [(tensor, calls[0]) for tensor in self._others_passed(calls[0], wanted)]
-        left = {tensor: self._left(tensor, call, blamed or site.frames[0]) for tensor, call in origins}
+        frame = blamed or site.frames[0]
+        left = {tensor: self._left(tensor, call, frame, wanted) for tensor, call in origins}
         holder = self._holder(wanted)
         return Mismatch(
             serial=self._error.serial,
@@ -180,23 +184,26 @@ class _Operation:
             # An index may lie on the CPU whatever it indexes, so the tensor that it indexes can stay.
             return self._operands.get(self._op.inputs[0].tensor)
         own = {device for tensor, device in self._operands.items() if tensor in self._parameters}
-        if len(own) == 1 and not self._never_placed(own):
+        if len(own) == 1 and not (own == {"cpu"} and self._never_placed(self._parameters)):
             return own.pop()
-        around = [self._device_of_members(call) for call in self._calls]
-        for device in (device for device in around if device is not None and device in devices):
-            if device != "cpu" or not own:
+        for call in self._calls:
+            device = self._device_of_members(call)
+            if device is None or device not in devices:
+                continue
+            if device != "cpu" or not (own or self._never_placed(self._facts.devices.members(call.module))):
                 return device
-        return next((device for device in sorted(devices) if device != "cpu"), None)
+        # A loss is best computed where its predictions are, from which the gradient goes back.
+        asking = {self._operands.get(use.tensor, "cpu") for use in self._op.inputs if use.requires_grad}
+        found = sorted(device for device in asking or devices if device != "cpu") or sorted(devices - {"cpu"})
+        return next(iter(found), None)
 
     @cached_property
     def _parameters(self) -> frozenset[TensorId]:
         return frozenset(tensor for tensor in self._operands if tensor in self._facts.devices.parameters)
 
-    def _never_placed(self, devices: set[str]) -> bool:
-        """Tells whether the parameters are on the CPU because nobody moved them, and never worked there."""
-        if devices != {"cpu"}:
-            return False
-        for tensor in self._parameters:
+    def _never_placed(self, tensors: Iterable[TensorId]) -> bool:
+        """Tells whether a module's tensors are on the CPU since nobody moved them, and never worked there."""
+        for tensor in tensors:
             worked = any(
                 isinstance(event, Op)
                 and event.error is None
@@ -242,11 +249,11 @@ class _Operation:
             if row is not None and row.shape and self._facts.devices.of(tensor, call.serial) != wanted:
                 yield tensor
 
-    def _left(self, tensor: TensorId, call: ModuleCall | None, frame: Frame) -> Left:
+    def _left(self, tensor: TensorId, call: ModuleCall | None, frame: Frame, wanted: str) -> Left:
         producers = self._facts.values.producers(tensor, self._op.serial)
         start = self._calls[-1].serial if self._calls else None
         existed = start is not None and all(event.serial < start for event in producers)
-        parameter = tensor in self._facts.devices.parameters
+        parameter = tensor in self._facts.devices.parameters or self._in_module_left(tensor, wanted)
         made = [producers[0], producers[-1]] if producers and isinstance(producers[0], Op) else []
         lines = [self._facts.devices.line(event) for event in made if isinstance(event, Op)]
         held = call is None and existed and not parameter
@@ -262,7 +269,16 @@ class _Operation:
             asked=tuple(_asked(self._facts, tensor, self._op.serial)),
             made=tuple(dict.fromkeys(line for line in lines if line is not None)),
             kept=self._stored(tensor, lines[0]) if held and lines else None,
+            copied=tuple(_copied(self._facts, tensor, wanted, self._op.serial)),
         )
+
+    def _in_module_left(self, tensor: TensorId, wanted: str) -> bool:
+        """Tells whether it is a buffer of a module of which nothing is on the device that was wanted."""
+        devices = self._facts.devices
+        members = [
+            held for place in self._facts.names.places(tensor) for held in devices.members(place.module)
+        ]
+        return bool(members) and all(devices.of(held, self._op.serial) != wanted for held in members)
 
     def _stored(self, tensor: TensorId, made: Frame | None) -> Frame | None:
         """Returns the line, in the function that made a tensor, that stored it in an attribute."""
@@ -299,3 +315,14 @@ def _asked(facts: "Facts", tensor: TensorId, before: Serial) -> Sequence[Frame]:
         if event.serial < before and tensor in {event.result, event.source.tensor if event.noop else None}
     ]
     return [line for line in dict.fromkeys(lines) if line is not None]
+
+
+def _copied(facts: "Facts", tensor: TensorId, wanted: str, before: Serial) -> Iterator[Frame]:
+    """Yields the lines that made a copy of a tensor on the wanted device which nothing reads."""
+    for event in facts.devices.transfers:
+        if event.noop or event.serial >= before or event.to_device != wanted:
+            continue
+        if event.source.tensor == tensor and not tuple(facts.values.consumers(event.result)):
+            line = facts.devices.line(event)
+            if line is not None:
+                yield line

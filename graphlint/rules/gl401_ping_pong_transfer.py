@@ -120,13 +120,13 @@ def _keep(facts: Facts, found: Return, back: Move, left: Frame | None) -> str:
     taken = {away, result}
     kept = next((name for name in names(facts, found.home.tensor, back.frame) if name not in taken), None)
     if kept is not None:
-        return f"Use `{kept}`, which is still on {home}, and drop the move at {place(back.frame)}."
+        return f"use `{kept}`, which is still on {home}, and drop the move at {place(back.frame)}."
     before = f" before {place(left, near=back.frame)} moves it" if left is not None else ""
     if result is not None and result != away:
-        return f"Keep the tensor on {home} as `{result}`{before}, and drop the move at {place(back.frame)}."
+        return f"keep the tensor on {home} as `{result}`{before}, and drop the move at {place(back.frame)}."
     own = f"`{away}_{home.partition(':')[0]}`" if away is not None and away.isidentifier() else "of its own"
     return (
-        f"Keep the tensor on {home} under a name {own}{before}, and use that instead of the move at "
+        f"keep the tensor on {home} under a name {own}{before}, and use that instead of the move at "
         f"{place(back.frame)}."
     )
 
@@ -148,7 +148,7 @@ def _detoured(facts: Facts, found: Detour, left: Move, back: Move) -> _Sighting:
         f"{name} leaves {home} for the {HOST}, which {what}, and comes back in the same size. That moves "
         f"{sized(found.out.bytes + found.back.bytes)} in every step, and {home} is waited for.",
         labels,
-        f"Do with torch on {home} what the {HOST} does to {name} (indexing, torch.flip, torch.roll, "
+        f"do with torch on {home} what the {HOST} does to {name} (indexing, torch.flip, torch.roll, "
         f"arithmetic), and drop the moves at {listed([place(left.frame), place(back.frame)])}.",
     )
 
@@ -173,7 +173,7 @@ def _hopped(facts: Facts, found: Hop, moved: Move) -> _Sighting:
         f"{name}, computed on {home}, moves to {away} only for {loss} to be computed there: no parameter on "
         f"{away} takes part. {size} go there and as much gradient comes back in every step.",
         labels,
-        f"Compute {loss} on {home}, where {name} is: drop the {_moves(drop)} at {listed(drop)}"
+        f"compute {loss} on {home}, where {name} is: drop the {_moves(drop)} at {listed(drop)}"
         f"{_send(facts, found, moved)}.",
     )
 

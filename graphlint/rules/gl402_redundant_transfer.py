@@ -91,7 +91,7 @@ def _occurrences(key: _Function, lines: list[_Line]) -> Iterator[Occurrence]:
         yield Occurrence(
             message=(
                 f"{where} asks {names} onto {devices}, where {'it' if number == 1 else 'each'} already is: "
-                f"{counted(number, 'move')} of 0 bytes in every step, on {_lines(number)} {places}."
+                f"{_moves(lines)} in every step, on {_lines(number)} {places}."
             ),
             labels=tuple(labels[:_LABELS]),
             fix=fix,
@@ -108,11 +108,16 @@ def _fix(lines: list[_Line]) -> str:
     if idle:
         what = "this move" if idle == 1 else "these moves" if not modules else "the moves of tensors"
         said.append(
-            f"Drop {what}: a result lies where its operands lie, and a tensor moved once stays there."
+            f"drop {what}: a result lies where its operands lie, and a tensor moved once stays there."
         )
     if modules:
-        said.append(f"Move {listed(modules)} once, before the loop.")
+        said.append(f"{'Move' if said else 'move'} {listed(modules)} once, before the loop.")
     return " ".join(said)
+
+
+def _moves(lines: list[_Line]) -> str:
+    """Returns "4 moves that move nothing"."""
+    return f"{counted(len(lines), 'move')} that {'moves' if len(lines) == 1 else 'move'} nothing"
 
 
 def _lines(number: int) -> str:
@@ -208,7 +213,7 @@ def _module_lines(facts: Facts) -> Iterator[_Line]:
         steps = [step for step in idle if step is not None and step in full]
         if len(idle) == len(found) - 1 and len(set(steps)) > 1 and event.tensors:
             device, name = facts.devices.spelled(event.to_device), facts.names.module(event.module)
-            reason = f"{name}: all {counted(event.tensors, 'tensor')} of it are on {device} already"
+            reason = f"{name} is on {device} already, with its {counted(event.tensors, 'tensor')}"
             yield _Line(frame, name, reason, device, module=True, steps=steps)
 
 

@@ -34,7 +34,7 @@ list of batches gone through once an epoch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from graphlint.analysis.devices_journeys import Arrival, Stop
 from graphlint.analysis.devices_roundtrips import real_moves
@@ -44,6 +44,8 @@ from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.rule import Example, Rule
 from graphlint.record.tables import Frame
+
+_LABELS = 8
 
 _Where = tuple[str, int]
 
@@ -61,7 +63,8 @@ class _Sent:
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields each repeated transfer, once for each step in which it was made."""
     constant: dict[_Where, list[list[_Sent]]] = {}
-    twice: dict[tuple[_Where, _Where], list[tuple[_Sent, _Sent]]] = {}
+    pairs: dict[tuple[_Where, _Where], set[int]] = {}
+    repeated: list[list[_Sent]] = []
     for sent in _by_value(facts).values():
         steps = {item.step for item in sent if item.step is not None}
         if _every_step(steps):
@@ -70,13 +73,12 @@ def check(facts: Facts) -> Iterator[Occurrence]:
             continue
         for before, again in pairwise(sent):
             if again.step is not None and before.step == again.step:
-                twice.setdefault((_where(before), _where(again)), []).append((before, again))
+                pairs.setdefault((_where(before), _where(again)), set()).add(again.step)
+        repeated += [list(group) for _, group in groupby(sent, key=lambda item: item.step)]
     for groups in constant.values():
-        yield from _constant(facts, groups[0])
-    for pairs in twice.values():
-        if recurring({again.step for _, again in pairs if again.step is not None}, facts):
-            for before, again in pairs:
-                yield from _twice(facts, before, again)
+        yield from _constant(facts, groups)
+    often = {pair for pair, steps in pairs.items() if recurring(steps, facts)}
+    yield from _within_steps(facts, [_repeats(chain, often) for chain in repeated])
 
 
 def _every_step(steps: set[int]) -> bool:
@@ -121,31 +123,36 @@ def _unchanged(facts: Facts, first: Arrival, second: Arrival) -> bool:
 # --- in every step ------------------------------------------------------------------------------------------
 
 
-def _constant(facts: Facts, sent: Sequence[_Sent]) -> Iterator[Occurrence]:
-    inside = [item for item in sent if item.move is not None]
-    first = inside[0]
-    if first.move is None:
+def _constant(facts: Facts, groups: Sequence[Sequence[_Sent]]) -> Iterator[Occurrence]:
+    """Yields what the values that are first sent on one line cost, once for each step."""
+    values = [[item for item in sent if item.move is not None] for sent in groups]
+    inside = [item for sent in values for item in sent]
+    firsts = [sent[0] for sent in values if sent]
+    if not firsts:
         return
-    name, device = called(facts, first.move), first.arrival.stop.device
-    lines = list(dict.fromkeys((item.frame.path, item.frame.line) for item in inside))
-    frames = {(item.frame.path, item.frame.line): item.frame for item in inside}
+    first, device = firsts[0], firsts[0].arrival.stop.device
+    names = listed([called(facts, item.move) for item in firsts if item.move is not None])
+    frames = {_where(item): item.frame for item in inside}
+    one = len(firsts) == 1
     for step in sorted({item.step for item in inside if item.step is not None}):
-        here = [item for item in inside if item.step == step]
-        size = sized(sum(item.arrival.transfer.bytes for item in here))
+        size = sized(sum(item.arrival.transfer.bytes for item in inside if item.step == step))
         yield Occurrence(
             message=sentence(
-                f"{name} goes from {first.arrival.transfer.from_device} to {device} in every step, and "
-                f"nothing changes it in between. That sends the same {size} each step."
+                f"{names} {'goes' if one else 'go'} from {first.arrival.transfer.from_device} to {device} in "
+                f"every step, and nothing changes {'it' if one else 'them'} in between. That sends the same "
+                f"{size} each step."
             ),
             labels=tuple(
-                Label(
-                    path=frames[line].path, line=frames[line].line, text=f"sent to {device} here, every step"
-                )
-                for line in lines
+                Label(path=frame.path, line=frame.line, text=f"sent to {device} here, every step")
+                for frame in frames.values()
             ),
-            fix=_once(facts, first, lines),
+            fix=" Then ".join(
+                _once(facts, sent[0], list(dict.fromkeys(_where(item) for item in sent)))
+                for sent in values
+                if sent
+            ),
             step=step,
-            cause=("every step", *lines[0]),
+            cause=("every step", *_where(first)),
         )
 
 
@@ -159,54 +166,95 @@ def _once(facts: Facts, first: _Sent, lines: Sequence[_Where]) -> str:
     if places:
         root = facts.names.root(places[0].module)
         return (
-            f"It is a buffer of {facts.names.module(root)}: move the module to {device} once before the "
+            f"it is a buffer of {facts.names.module(root)}: move the module to {device} once before the "
             f"loop, and drop the move on line {drop}."
         )
     name = bare(facts, tensor, first.frame)
     if transfer.module is not None and name is not None and name.startswith("self."):
         attribute = name.removeprefix("self.")
         return (
-            f"Register it in the module's __init__, `self.register_buffer({attribute!r}, ...)`: moving the "
+            f"register it in the module's __init__, `self.register_buffer({attribute!r}, ...)`: moving the "
             f"module to {device} then takes it along, and line {drop} needs no move."
         )
     spelled = f"`{name} = {name}.to({device!r})`" if name is not None else f"it to {device}"
-    return f"Move {spelled} once before the loop, and use that copy instead of the move on line {drop}."
+    return f"move {spelled} once before the loop, and use that copy instead of the move on line {drop}."
 
 
-# --- twice in a step ----------------------------------------------------------------------------------------
+# --- again within a step ------------------------------------------------------------------------------------
 
 
-def _twice(facts: Facts, before: _Sent, again: _Sent) -> Iterator[Occurrence]:
-    if again.move is None:
-        return
-    name, device = called(facts, again.move), again.arrival.stop.device
-    size = sized(again.arrival.transfer.bytes)
-    kept = bare(facts, before.arrival.stop.tensor, before.frame)
-    near = place(before.frame, near=again.frame)
-    same_line = _where(before) == _where(again)
-    copy = f"`{kept}`" if kept is not None else "the copy"
+def _repeats(chain: list[_Sent], often: set[tuple[_Where, _Where]]) -> list[_Sent]:
+    """Returns the moves of one value in one step that repeat the one before them, and the first of all."""
+    again = [later for before, later in pairwise(chain) if (_where(before), _where(later)) in often]
+    return [chain[0], *again] if again else []
+
+
+def _within_steps(facts: Facts, chains: Sequence[list[_Sent]]) -> Iterator[Occurrence]:
+    """Yields the repetitions, those of several values on the same lines as one."""
+    alike: dict[tuple[int | None, tuple[_Where, ...]], list[list[_Sent]]] = {}
+    for chain in chains:
+        if chain and chain[1].move is not None:
+            lines = tuple(dict.fromkeys(_where(item) for item in chain))
+            alike.setdefault((chain[1].step, lines), []).append(chain)
+    for (step, lines), values in alike.items():
+        yield _again(facts, values, step, lines)
+
+
+def _again(
+    facts: Facts, values: Sequence[list[_Sent]], step: int | None, lines: Sequence[_Where]
+) -> Occurrence:
+    first, again = values[0][0], values[0][1:]
+    names = listed([called(facts, chain[1].move) for chain in values if chain[1].move is not None])
+    device, near = first.arrival.stop.device, place(first.frame, near=again[0].frame)
+    one, only_line = len(values) == 1, len(lines) == 1
+    lost = sized(sum(item.arrival.transfer.bytes for chain in values for item in chain[1:]))
     labels = [
-        Label(path=again.frame.path, line=again.frame.line, text=f"sent to {device} again here: {size}")
-    ]
-    if not same_line:
-        labels.append(
-            Label(path=before.frame.path, line=before.frame.line, text=f"sent to {device} here before")
+        Label(
+            path=item.frame.path,
+            line=item.frame.line,
+            text=f"sent to {device} again here: "
+            f"{sized(sum(moved.arrival.transfer.bytes for moved in _on_line(values, item)))}",
         )
-    yield Occurrence(
+        for item in again
+    ]
+    if _where(first) not in {_where(item) for item in again}:
+        labels.append(
+            Label(path=first.frame.path, line=first.frame.line, text=f"sent to {device} here before")
+        )
+    since = "in between" if only_line else f"since {near}"
+    return Occurrence(
         message=sentence(
-            f"{name} is sent from {again.arrival.transfer.from_device} to {device} again within a step, "
-            f"and has not changed since {'the time before' if same_line else near}. Each time moves {size} "
-            f"for nothing."
+            f"{names} {'is' if one else 'are'} sent from {first.arrival.transfer.from_device} to {device} "
+            f"{_times(len(values[0]))} in a step, unchanged {since}: {lost} are moved for nothing."
         ),
-        labels=tuple(labels),
-        fix=(
-            f"Send it once, before the code that repeats {near}."
-            if same_line
-            else f"Keep {copy} that {near} made, and use it instead of the move at {place(again.frame)}."
-        ),
-        step=again.step,
-        cause=("again", *_where(before), *_where(again)),
+        labels=tuple(dict.fromkeys(labels)),
+        fix=_keep(facts, values, near, only_line=only_line),
+        step=step,
+        cause=("again", *(part for line in lines for part in line)),
     )
+
+
+def _on_line(values: Sequence[list[_Sent]], item: _Sent) -> list[_Sent]:
+    """Returns the repeated moves on the line of one of them."""
+    return [moved for chain in values for moved in chain[1:] if _where(moved) == _where(item)]
+
+
+def _times(number: int) -> str:
+    return "twice" if number == 2 else f"{number} times"  # noqa: PLR2004 - a word of its own
+
+
+def _keep(facts: Facts, values: Sequence[list[_Sent]], near: str, *, only_line: bool) -> str:
+    one = len(values) == 1
+    if only_line:
+        return f"send {'it' if one else 'them'} once, before the code that repeats {near}."
+    first = values[0][0]
+    kept = [bare(facts, chain[0].arrival.stop.tensor, first.frame) for chain in values]
+    named = [f"`{name}`" for name in kept if name is not None]
+    copies = listed(named) if len(named) == len(kept) else "the copy" if one else "the copies"
+    drop = dict.fromkeys(item.frame.line for item in values[0][1:])
+    moves = "the move" if one and len(drop) == 1 else "the moves"
+    at = f"{'line' if len(drop) == 1 else 'lines'} {listed([str(line) for line in drop], limit=_LABELS)}"
+    return f"keep {copies} that {near} made, and use {'it' if one else 'them'} instead of {moves} at {at}."
 
 
 _CONSTANT = """\

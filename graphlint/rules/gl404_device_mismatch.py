@@ -29,6 +29,7 @@ After the first steps operations are not recorded one by one; then the tensors t
 that is known.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from graphlint.analysis.devices_mismatch import Left, Mismatch, find_mismatch
@@ -48,7 +49,7 @@ def check(facts: Facts) -> Iterator[Occurrence]:
     if found is None:
         return
     names, wrong = _names(facts, found), listed(sorted({item.device for item in found.left}))
-    be = "is" if len(found.left) == 1 else "are"
+    be = "is" if len(found.left) == 1 and not found.left[0].parameter else "are"
     what = f"{found.holder} lies on {found.wanted}" if found.holder else f"the rest lies on {found.wanted}"
     met = f"They meet in {_inside(found)}, and" if found.raised != found.blamed else "They meet here, and"
     yield Occurrence(
@@ -63,10 +64,18 @@ def check(facts: Facts) -> Iterator[Occurrence]:
 def _names(facts: Facts, found: Mismatch) -> str:
     """Returns the names of what was left behind; parameters go by their module's name."""
     parameters = [item.tensor for item in found.left if item.parameter and item.tensor is not None]
-    names = [_spelled(item) for item in found.left if not (item.parameter and item.tensor is not None)]
+    others = [item for item in found.left if not (item.parameter and item.tensor is not None)]
+    alike = Counter(_spelled(item) for item in others if item.name is None)
+    names = [_several(_spelled(item), alike[_spelled(item)]) for item in others]
     if parameters:
-        names.insert(0, f"the parameters of {facts.wording.owners(parameters)}")
+        what = "parameters" if set(parameters) & facts.devices.parameters else "buffers"
+        names.insert(0, f"the {what} of {facts.wording.owners(parameters)}")
     return listed(names)
+
+
+def _several(described: str, number: int) -> str:
+    """Returns "2 tensors of shape (1, 4, 6)" for two tensors without a name."""
+    return described.replace("a tensor", f"{number} tensors", 1) if number > 1 else described
 
 
 def _spelled(left: Left) -> str:
@@ -90,6 +99,8 @@ def _labels(facts: Facts, found: Mismatch) -> Iterator[Label]:
             yield _label(frame, f"{_spelled(item)} was put on {item.device} here")
         for frame in (made for made in item.made if made not in item.asked and not item.parameter):
             yield _label(frame, f"{_spelled(item)} was made on {item.device} here")
+        for frame in item.copied:
+            yield _label(frame, f"copies {_spelled(item)} to {found.wanted} here, and the copy is not used")
         if item.kept is not None:
             yield _label(item.kept, f"{_spelled(item)} is kept as a plain attribute here")
     for frame in found.moved:
@@ -101,21 +112,26 @@ def _fix(facts: Facts, found: Mismatch) -> str:
     first, to = found.left[0], found.wanted
     if first.parameter and first.tensor is not None:
         owner = facts.wording.owners([item.tensor for item in found.left if item.tensor is not None])
-        return f"Move {owner} to {to} as well, before the optimizer is made: `.to({to!r})`."
+        when = ", before the optimizer is made" if first.tensor in facts.devices.parameters else ""
+        return f"move {owner} to {to} as well{when}: `.to({to!r})`."
     if first.held:
         name = first.name.removeprefix("self.") if first.name is not None else "name"
         where = f"at {place(first.kept, near=found.blamed)}" if first.kept is not None else "in its __init__"
         return (
-            f"Register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module takes "
+            f"register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module takes "
             f"its buffers along, a plain attribute stays behind."
         )
-    names, asked, made = _names(facts, found), _at(found.left, "asked"), _at(found.left, "made")
-    if asked:
-        return f"Put {names} on {to} instead: `.to({to!r})` on {asked}."
-    if made and all(item.factory for item in found.left):
-        return f"Make {names} on {to}: `device={to!r}` on {made}."
+    asked, made = _at(found.left, "asked"), _at(found.left, "made")
     them = "it" if len(found.left) == 1 else "them"
-    return f"Put {names} on {to} before {place(found.blamed)} uses {them}: `.to({to!r})`."
+    names = _names(facts, found) if all(item.name is not None for item in found.left) else them
+    if len(found.left) == 1 and first.copied:
+        kept = f"`{first.name} = {first.name}.to({to!r})`" if first.name is not None else "give it a name"
+        return f"keep the copy that {place(first.copied[-1], near=found.blamed)} makes: {kept}."
+    if asked:
+        return f"put {names} on {to} instead: `.to({to!r})` on {asked}."
+    if made and all(item.factory for item in found.left):
+        return f"make {names} on {to}: `device={to!r}` on {made}."
+    return f"put {names} on {to} before {place(found.blamed)} uses {them}: `.to({to!r})`."
 
 
 def _at(left: Sequence[Left], which: str) -> str:

@@ -37,7 +37,7 @@ is not counted. Times are those of this run.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphlint.analysis.facts import Facts
@@ -106,8 +106,14 @@ def _message(facts: Facts, churning: Sequence[_Churn]) -> str:
     spelled = [f"{kind}() runs {_times(kinds[kind] / number)} a step" for kind in sorted(kinds)]
     spent = sum(call.duration_ns for found in churning for call in found.calls) / number / _NS_PER_MS
     collected = sum(call.collected for found in churning for call in found.calls)
-    found = f" and frees {counted(round(collected / number), 'object')}" if kinds["gc.collect"] else ""
+    found = f", and gc.collect() frees {_objects(collected, number)}" if kinds["gc.collect"] else ""
     return f"{listed(spelled)}. That takes {spent:.1f} ms of each step{_share(facts, churning)}{found}."
+
+
+def _objects(collected: int, steps: int) -> str:
+    """Returns "3 objects", or that there was nothing, or hardly anything, to free."""
+    average = round(collected / steps)
+    return counted(average, "object") if average else "hardly anything" if collected else "nothing"
 
 
 def _share(facts: Facts, churning: Sequence[_Churn]) -> str:
@@ -149,19 +155,25 @@ def _labels(facts: Facts, churning: Sequence[_Churn]) -> Iterator[Label]:
         if len(frames) > 1 and not _drives(facts, most.step, frames[0]):
             callers.setdefault((frames[1].path, frames[1].line), []).append(frames[0].function)
     ordered = sorted(lines.items(), key=lambda item: (-len(item[1]), item[0]))
-    found = [
-        Label(path=path, line=line, text=f"{listed(sorted(set(calls)))}(): {_times(len(calls))} a step")
-        for (path, line), calls in ordered
-    ]
+    found = [Label(path=path, line=line, text=f"{_each(calls)} a step") for (path, line), calls in ordered]
     found += [
         Label(
             path=path,
             line=line,
-            text=f"calls {listed(sorted({name.rpartition('.')[2] for name in names}))} here",
+            text=f"calls {listed([f'`{name}`' for name in sorted(_short(names))])} here",
         )
         for (path, line), names in sorted(callers.items())
     ]
     yield from found[:_LABELS]
+
+
+def _each(calls: Sequence[str]) -> str:
+    """Returns "gc.collect() twice and torch.cuda.empty_cache() twice"."""
+    return listed([f"{call}() {_times(number)}" for call, number in sorted(Counter(calls).items())])
+
+
+def _short(functions: Iterable[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in functions}
 
 
 def _drives(facts: Facts, step: Step, frame: Frame) -> bool:
@@ -181,18 +193,19 @@ def _drives(facts: Facts, step: Step, frame: Frame) -> bool:
 def _fix(facts: Facts, churning: Sequence[_Churn]) -> str:
     most = max(churning, key=lambda found: len(found.calls))
     kinds = {call.call for call in most.calls}
-    helper = {
-        frames[0].function.rpartition(".")[2]
+    helped = [
+        frames[0].function
         for call in most.calls
         if len(frames := _frames(facts, call)) > 1 and not _drives(facts, most.step, frames[0])
-    }
-    what = f"calls of {listed(sorted(f'`{name}`' for name in helper))}" if helper else "calls"
+    ]
+    helpers = listed([f"`{name}`" for name in sorted(_short(helped))])
+    what = f"calls of {helpers}" if len(helped) == len(most.calls) else "calls"
     reasons = []
     if "gc.collect" in kinds:
         reasons.append("`del` and rebinding free a tensor at once, without gc.collect()")
     if "torch.cuda.empty_cache" in kinds:
         reasons.append("PyTorch reuses cached memory by itself, without empty_cache()")
-    return f"Drop the {what} from the step, or keep one every many steps: {', and '.join(reasons)}."
+    return f"drop the {what} from the step, or keep one every many steps: {', and '.join(reasons)}."
 
 
 _CHURNING = """\

@@ -182,7 +182,7 @@ for step in range(3):
     x = torch.randn(4, 8, device="cuda")
     update((model(x) * model(x.cpu().flip(0).to("cuda"))).mean())
 """,
-        ("GL401", 4, "Do with torch on cuda:0 what the cpu does to `x`"),
+        ("GL401", 4, "do with torch on cuda:0 what the cpu does to `x`"),
     ),
     "lengths sent and fetched": (
         """
@@ -193,7 +193,7 @@ for step in range(3):
     on_host = lengths.cpu()
     update((model(x.to("cuda")).sum(1) * lengths).mean() + head(on_host).sum().to("cuda"))
 """,
-        ("GL401", 6, "Keep the tensor on cpu as `on_host` before line 16 moves it"),
+        ("GL401", 6, "keep the tensor on cpu as `on_host` before line 16 moves it"),
     ),
     "a constant of the loop": (
         """
@@ -202,7 +202,7 @@ for step in range(3):
     x, y = torch.randn(4, 8).to("cuda"), torch.randint(0, 3, (4,)).to("cuda")
     update(F.cross_entropy(model(x), y, weight=weights.to("cuda")))
 """,
-        ("GL403", 5, "Move `weights = weights.to('cuda:0')` once before the loop"),
+        ("GL403", 5, "move `weights = weights.to('cuda:0')` once before the loop"),
     ),
     "a position made in the forward": (
         """
@@ -214,7 +214,7 @@ net = Net()
 for step in range(3):
     update(net(torch.randn(4, 8, device="cuda")).square().mean())
 """,
-        ("GL404", 5, "Make `shift` on cuda:0: `device='cuda:0'` on line 15."),
+        ("GL404", 5, "make `shift` on cuda:0: `device='cuda:0'` on line 15."),
     ),
     "a model that nobody moved": (
         """
@@ -222,7 +222,7 @@ critic = nn.Linear(3, 1)
 for step in range(3):
     update(critic(model(torch.randn(4, 8, device="cuda"))).mean())
 """,
-        ("GL404", 4, "Move `critic` to cuda:0 as well"),
+        ("GL404", 4, "move `critic` to cuda:0 as well"),
     ),
     "an index on another device than its data": (
         """
@@ -231,7 +231,7 @@ for step in range(3):
     chosen = torch.randint(0, 100, (4,), device="cuda")
     update(model(data[chosen].to("cuda")).square().mean())
 """,
-        ("GL404", 5, "Make `chosen` on cpu: `device='cpu'` on line 15."),
+        ("GL404", 5, "make `chosen` on cpu: `device='cpu'` on line 15."),
     ),
     "a state made on the host": (
         """
@@ -246,7 +246,52 @@ net = Recurrent().to("cuda")
 for step in range(3):
     update(net(torch.randn(4, 5, 8, device="cuda")).square().mean())
 """,
-        ("GL404", 8, "Make `state[0]` and `state[1]` on cuda:0: `device='cuda:0'` on line 18."),
+        ("GL404", 8, "make `state[0]` and `state[1]` on cuda:0: `device='cuda:0'` on line 18."),
+    ),
+    "class weights of a criterion that nobody moved": (
+        """
+criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]))
+for step in range(3):
+    x, y = torch.randn(4, 8).cuda(), torch.randint(0, 3, (4,)).cuda()
+    update(criterion(model(x), y))
+""",
+        ("GL404", 5, "move `criterion` to cuda:0 as well: `.to('cuda:0')`."),
+    ),
+    "a copy that nobody kept": (
+        """
+for step in range(3):
+    x = torch.randn(4, 8)
+    x.to("cuda")
+    update(model(x).square().mean())
+""",
+        ("GL404", 5, "keep the copy that line 15 makes: `x = x.to('cuda:0')`."),
+    ),
+    "labels on the first of two devices": (
+        """
+last = nn.Linear(3, 3).to("cuda:1")
+for step in range(3):
+    x, y = torch.randn(4, 8).to("cuda:0"), torch.randint(0, 3, (4,)).to("cuda:0")
+    update(F.cross_entropy(last(model(x).to("cuda:1")), y))
+""",
+        ("GL404", 5, "put `y` on cuda:1 instead: `.to('cuda:1')` on line 15."),
+    ),
+    "a condition sent four times": (
+        """
+for step in range(3):
+    given, x = torch.randn(4, 3), torch.randn(4, 8, device="cuda")
+    real = model(x) * given.cuda()
+    fake = (model(x) + given.cuda()) * given.cuda()
+    update((real - fake * given.cuda()).mean())
+""",
+        ("GL403", 5, "keep the copy that line 15 made, and use it instead of the moves at lines 16 and 17."),
+    ),
+    "a graph and its features sent in every step": (
+        """
+links, features = torch.eye(4) + 1, torch.randn(4, 8)
+for step in range(3):
+    update(model(links.cuda() @ features.cuda()).square().mean())
+""",
+        ("GL403", 4, "Then move `features = features.to('cuda:0')` once before the loop"),
     ),
     "a mismatch after the recorded steps": (
         """
@@ -256,7 +301,7 @@ for step in range(9):
         x = x.to("cuda")
     update(model(x).square().mean())
 """,
-        ("GL404", 6, "Put `x` on cuda:0 before line 17 uses it"),
+        ("GL404", 6, "put `x` on cuda:0 before line 17 uses it"),
     ),
 }
 

@@ -60,10 +60,10 @@ for step in range(4):
         tmp_path,
     )
     assert [(label.line, label.text) for label in found.labels] == [
-        (14, "torch.cuda.empty_cache(): 3 times a step"),
-        (16, "calls tidy here"),
-        (18, "calls tidy here"),
-        (19, "calls tidy here"),
+        (14, "torch.cuda.empty_cache() 3 times a step"),
+        (16, "calls `tidy` here"),
+        (18, "calls `tidy` here"),
+        (19, "calls `tidy` here"),
     ]
     assert "calls of `tidy`" in found.fix
 
