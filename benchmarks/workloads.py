@@ -48,12 +48,12 @@ def mlp_gan() -> Step:
     """A two-network GAN of three-layer perceptrons: about 3 ms a step on one core."""
     torch.manual_seed(0)
     generator = nn.Sequential(
-        nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64), nn.Tanh()
+        nn.Linear(32, 160), nn.ReLU(), nn.Linear(160, 160), nn.ReLU(), nn.Linear(160, 64), nn.Tanh()
     )
     discriminator = nn.Sequential(
-        nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Linear(128, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1)
+        nn.Linear(64, 160), nn.LeakyReLU(0.2), nn.Linear(160, 160), nn.LeakyReLU(0.2), nn.Linear(160, 1)
     )
-    return _gan_step(generator, discriminator, torch.randn(64, 64), torch.randn(64, 32))
+    return _gan_step(generator, discriminator, torch.randn(128, 64), torch.randn(128, 32))
 
 
 def dcgan() -> Step:

@@ -11,6 +11,7 @@ from graphlint.capture.graphs import GraphStore, NodeStamps, SequenceLog
 from graphlint.capture.guard import Guard
 from graphlint.capture.names import NameFinder
 from graphlint.capture.recorder import Recorder
+from graphlint.capture.sites import CallChain
 from graphlint.capture.stop import StopRun
 from graphlint.record.identity import ModuleId, Serial
 
@@ -22,6 +23,8 @@ class CaptureContext:
         quiet: depth of regions whose operations are torch's own business: a batch being collated, a custom
             function's forward, a backward. Operations in them are not recorded.
         module_calls: the module calls that are running, outermost first.
+        settled: the call chain of the module call that is running, where torch's own code alone runs in it:
+            each operation in it has the same. Set for the time of that call only.
         full: whether the full level is armed now.
         unseen: what was not recorded, in words, in the order in which it was noticed.
         stop_wanted: the script is to be ended at the next chance.
@@ -37,6 +40,7 @@ class CaptureContext:
         self.graphs = GraphStore(recorder, self.stamps, self.log)
         self.quiet = 0
         self.module_calls: list[tuple[ModuleId, Serial]] = []
+        self.settled: CallChain | None = None
         self.full = False
         self.unseen: dict[str, None] = {}
         self.stop_wanted = False

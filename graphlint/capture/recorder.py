@@ -41,6 +41,7 @@ class Recorder:
         self._placed: dict[int, ModuleId] = {}
         self._parts: dict[int, int] = {}
         self._lazy: list[TensorId] = []
+        self._fresh: set[int] = set()
         self._members: set[tuple[TensorId, ModuleId, str]] = set()
         self._dtypes: dict[torch.dtype, str] = {}
         self.segment = Segment(level="full")
@@ -118,14 +119,25 @@ class Recorder:
             assert number is not None  # noqa: S101 - _add_root numbers its argument
         return ModuleId(number)
 
-    def refresh(self, root: torch.nn.Module) -> None:
-        """Enters what was added to a module, or replaced in it, since it was last looked at."""
+    def refresh(self, root: torch.nn.Module, *, again: bool = False) -> None:
+        """Enters what was added to a module, or replaced in it, since it was last looked at.
+
+        It is looked at once a step, unless `again` is given.
+        """
         self._enter_shapes()
         number = self.modules.find(root)
+        if number in self._fresh and not again:
+            return
+        if number is not None:
+            self._fresh.add(number)
         parts = hash(tuple(id(part) for part in (*root.modules(), *root.parameters(), *root.buffers())))
         if number is not None and self._parts.get(number) != parts:
             self._parts[number] = parts
             self._add_root(root)
+
+    def new_step(self) -> None:
+        """Lets every module be looked at anew."""
+        self._fresh.clear()
 
     def _enter_shapes(self) -> None:
         """Enters once more the parameters that had no shape when they were met, and have one now."""

@@ -80,7 +80,7 @@ def active_session() -> "Session | None":
 
 
 def _real_device(tensor: torch.Tensor) -> str:
-    return str(tensor.device)
+    return "cpu" if tensor.is_cpu else str(tensor.device)
 
 
 class Session:
@@ -270,6 +270,7 @@ class Session:
         if level == "full":
             self._operations.new_step()
             self._context.names.new_step()
+            self._recorder.new_step()
             self._arm_full()
         else:
             self._disarm_full()

@@ -108,6 +108,10 @@ class Sites:
         """Tells whether a code object is the user's own."""
         return (self._owners.get(id(code)) or self._classify(code)) == "user"
 
+    def is_internal_code(self, code: CodeType) -> bool:
+        """Tells whether a code object is torch's, graphlint's or the standard library's."""
+        return (self._owners.get(id(code)) or self._classify(code)) == "internal"
+
     def _classify(self, code: CodeType) -> _Owner:
         """Files a code object by its address, which stays its own because it is held from now on.
 

@@ -3,6 +3,7 @@
 May import the rest of `capture` and torch.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from graphlint.capture.recorder import Recorder
 from graphlint.record.events import Op, Transfer, Use
 
 _MAX_DIGESTED = 1 << 18
-_WORDS = {4: torch.int32, 8: torch.int64}
+_WORDS: Mapping[int, torch.dtype] = {4: torch.int32, 8: torch.int64}
 _MIX = 0x9E3779B1
 
 

@@ -4,6 +4,8 @@ Global module hooks would see it too, but not the keyword arguments before the c
 module down torch's slow path.
 """
 
+import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -42,6 +44,8 @@ class ModulesTap:
     def __init__(self, context: CaptureContext) -> None:
         self._context = context
         self._recorder = context.recorder
+        self._plain: dict[ModuleId, bool] = {}
+        self._outermost: Callable[[], torch.nn.Module | None] = lambda: None
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the call of every module."""
@@ -74,9 +78,14 @@ class ModulesTap:
         calls = self._context.module_calls
         if isinstance(module, torch.jit.ScriptModule):
             self._context.note_unseen("operations inside modules compiled by torch.jit")
-        number = self._recorder.module(module)
         if not calls:
+            self._outermost = weakref.ref(module)
             self._recorder.refresh(module)
+        elif self._recorder.modules.find(module) is None and (outermost := self._outermost()) is not None:
+            # A layer that was put in since the step began belongs under the module that holds it.
+            self._recorder.refresh(outermost, again=True)
+        number = self._recorder.module(module)
+        self._context.settled = chain if self._runs_torch_only(module, number) else None
         serial = self._recorder.next_serial()
         running = _Running(number, serial, calls[-1][1] if calls else None, chain.site)
         running.training = module.training
@@ -85,8 +94,21 @@ class ModulesTap:
         calls.append((number, serial))
         return running
 
+    def _runs_torch_only(self, module: torch.nn.Module, number: ModuleId) -> bool:
+        """Tells whether no code of the user's can run inside the module's forward."""
+        if module._forward_hooks or module._forward_pre_hooks or module._modules:
+            return False
+        plain = self._plain.get(number)
+        if plain is None:
+            forward = getattr(module.forward, "__code__", None)
+            plain = forward is not None and self._recorder.sites.is_internal_code(forward)
+            plain = plain and not any(callable(held) for held in vars(module).values())
+            self._plain[number] = plain
+        return plain
+
     def _left(self, running: _Running) -> None:
         """Takes the call off those that are running, whatever becomes of its record."""
+        self._context.settled = None
         calls = self._context.module_calls
         while calls and calls.pop()[1] != running.serial:
             continue

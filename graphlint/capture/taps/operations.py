@@ -118,14 +118,16 @@ class OperationsTap:
         if in_transform():
             self._context.note_unseen(IN_TRANSFORMS)
             return None
-        chain = self._recorder.sites.chain(depth=4)
+        settled = self._context.settled
+        chain = self._recorder.sites.chain(depth=4) if settled is None else settled
         if chain.in_optimizer:
             return None
         if self._count >= MAX_OPERATIONS:
             self._context.note_unseen(f"operations of a step beyond the first {MAX_OPERATIONS}")
             return None
         self._count += 1
-        self._context.names.look(chain.frames)
+        if settled is None:
+            self._context.names.look(chain.frames)
         tensors = find_tensors(args)
         if kwargs:
             tensors += find_tensors(kwargs)

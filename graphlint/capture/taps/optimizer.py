@@ -1,8 +1,8 @@
 """Sees optimizers being made, given groups, and stepping, at both levels.
 
-Steps come through torch's own global hooks, of which the one after a step isn't called when it raises: the
-profiler's block that torch opens around each step tells its end in every case. Which parameters a step wrote
-is told by their version counters; a fused step raises none, and writes every parameter that has a gradient.
+Steps come through torch's own global hooks. The one after a step isn't called when the step raises: then the
+profiler's block that torch opens around each step tells its end. Which parameters a step wrote is told by
+their version counters; a fused step raises none, and writes every parameter that has a gradient.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from graphlint.record.identity import OptimizerId, Serial, SiteId
 
 
 class _Stepping:
-    """A step on its way: versions before it, by position in the groups, and torch's block around it."""
+    """A step on its way: versions before it, by position in the groups, and the name of torch's block."""
 
     __slots__ = ("block", "closure", "optimizer", "serial", "site", "versions")
 
     def __init__(self, optimizer: OptimizerId, serial: Serial, site: SiteId | None, *, closure: bool) -> None:
-        self.block: object = None
+        self.block = ""
         self.optimizer = optimizer
         self.serial = serial
         self.site = site
@@ -55,11 +55,10 @@ class OptimizerTap:
         self._resume = resume
         self._recorder = context.recorder
         self._running: list[_Stepping] = []
-        self._blocks: list[object] = []
+        self._seen: set[OptimizerId] = set()
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the constructor and `add_param_group`, and registers the step hooks."""
-        patch(stack, torch.autograd.profiler.record_function, "__enter__", self._wrap_enter)
         patch(stack, torch.autograd.profiler.record_function, "__exit__", self._wrap_exit)
         patch(stack, torch.optim.Optimizer, "__init__", self._wrap_init)
         patch(stack, torch.optim.Optimizer, "add_param_group", self._wrap_add)
@@ -86,38 +85,22 @@ class OptimizerTap:
 
         return add_param_group
 
-    def _wrap_enter(self, original: Any) -> Any:
-        context = self._context
-
-        def __enter__(block: Any) -> Any:  # noqa: N807 - in place of it
-            entered = original(block)
-            if context.here():
-                self._blocks.append(block)
-            return entered
-
-        return __enter__
-
     def _wrap_exit(self, original: Any) -> Any:
-        context = self._context
+        running = self._running
 
         def __exit__(block: Any, kind: Any, error: Any, trace: Any) -> Any:  # noqa: N807 - in place of it
-            if context.here():
-                self._left(block, error)
+            if error is not None and running and block.name == running[-1].block and self._context.here():
+                self._left(error)
             return original(block, kind, error, trace)
 
         return __exit__
 
-    def _left(self, block: object, error: BaseException | None) -> None:
-        """Ends the step inside of the block that is being left, where it hasn't come back by itself."""
-        if any(block is other for other in self._blocks):
-            while self._blocks.pop() is not block:
-                continue
-        if any(stepping.block is block for stepping in self._running):
-            while (stepping := self._running.pop()).block is not block:
-                continue
-            if not isinstance(error, StopRun):
-                self._context.guard.run("optimizer", self._raised, stepping, error)
-            self._came_back()
+    def _left(self, error: BaseException) -> None:
+        """Ends the innermost step, whose block an exception is leaving."""
+        stepping = self._running.pop()
+        if not isinstance(error, StopRun):
+            self._context.guard.run("optimizer", self._raised, stepping, error)
+        self._came_back()
 
     def _came_back(self) -> None:
         """Records operations again, unless a step is still computing around the one that ended."""
@@ -144,14 +127,15 @@ class OptimizerTap:
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         chain = self._recorder.sites.chain(depth=4)
-        if self._context.full:
-            self._context.names.look_again(chain.frames)
         number = self._recorder.optimizer(optimizer)
+        if self._context.full or number not in self._seen:
+            self._seen.add(number)
+            self._context.names.look_again(chain.frames)
         self._context.clock.optimizer_starts(number)
         closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
         stepping = _Stepping(number, self._recorder.next_serial(), chain.site, closure=closure)
         stepping.versions = [version_of(parameter) for parameter in _parameters(optimizer)]
-        stepping.block = self._blocks[-1] if self._blocks else None
+        stepping.block = f"Optimizer.step#{type(optimizer).__name__}.step"
         self._running.append(stepping)
         if not closure:
             self._suspend()
@@ -160,8 +144,7 @@ class OptimizerTap:
         del args, kwargs
         context = self._context
         if context.here():
-            block = self._blocks[-1] if self._blocks else None
-            if self._running and self._running[-1].block is block:
+            if self._running and self._recorder.optimizers.find(optimizer) == self._running[-1].optimizer:
                 stepping = self._running.pop()
                 context.guard.run("optimizer", self._emit, stepping, optimizer, None)
                 self._came_back()

@@ -10,7 +10,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import ZeroGrad
 from graphlint.record.header import Capability
-from graphlint.record.identity import ModuleId, OptimizerId, TensorId
+from graphlint.record.identity import ModuleId, OptimizerId
 
 
 class ZeroGradTap:
@@ -51,7 +51,7 @@ class ZeroGradTap:
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if context.quiet or not context.here():
                 return original(owner, *args, **kwargs)
-            before = context.guard.run("zero-grad", _held, owner)
+            before = context.guard.run("zero-grad", _filled, owner)
             context.quiet += 1
             try:
                 result = original(owner, *args, **kwargs)
@@ -62,9 +62,10 @@ class ZeroGradTap:
 
         return zero_grad
 
-    def _after(self, owner: Any, before: list[tuple[torch.Tensor, bool]] | None) -> None:
+    def _after(self, owner: Any, before: tuple[list[torch.Tensor], int] | None) -> None:
         if before is None:
             return
+        filled, empty = before
         chain = self._recorder.sites.chain(depth=4)
         if self._context.full:
             self._context.names.look(chain.frames)
@@ -74,30 +75,30 @@ class ZeroGradTap:
             module = self._recorder.module(owner)
         else:
             optimizer = self._recorder.optimizer(owner)
-        held = [tensor for tensor, had in before if had]
-        if held:
+        if filled:
             self._context.clock.gradients_cleared()
-        cleared: list[TensorId] = [self._recorder.tensor(tensor) for tensor in held]
         self._recorder.emit(
             ZeroGrad(
                 serial=self._recorder.next_serial(),
                 site=chain.site,
                 optimizer=optimizer,
                 module=module,
-                cleared=tuple(cleared),
-                already_clear=len(before) - len(held),
-                set_to_none=not held or held[0].grad is None,
+                cleared=tuple([self._recorder.tensor(tensor) for tensor in filled]),
+                already_clear=empty,
+                set_to_none=not filled or filled[0].grad is None,
             )
         )
 
 
-def _held(owner: Any) -> list[tuple[torch.Tensor, bool]]:
-    """Returns the parameters that a `zero_grad` is about, and whether each holds a gradient."""
+def _filled(owner: Any) -> tuple[list[torch.Tensor], int]:
+    """Returns the parameters of a `zero_grad` that hold a gradient, and how many others there are."""
+    parameters: list[torch.Tensor]
     if isinstance(owner, torch.nn.Module):
         parameters = list(owner.parameters())
     else:
         parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
-    return [(parameter, parameter.grad is not None) for parameter in parameters]
+    filled = [parameter for parameter in parameters if parameter.grad is not None]
+    return filled, len(parameters) - len(filled)
 
 
 def _subclasses_with_own(base: type) -> list[type]:
