@@ -66,4 +66,4 @@ def test_a_chained_method_reports_the_line_of_its_own_name():
         )
         .second()
     )
-    assert line == start + 2
+    assert line == start + 5
