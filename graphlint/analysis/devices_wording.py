@@ -15,8 +15,8 @@ from graphlint.record.tables import Frame
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
-_UNITS = ("bytes", "KB", "MB", "GB")
-_STEP = 1000
+_UNITS = ("bytes", "KiB", "MiB", "GiB")
+_KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ def sentence(text: str) -> str:
 
 
 def sized(count: int) -> str:
-    """Returns "96 bytes", "1.2 KB", "4 MB"."""
+    """Returns "96 bytes", "1.2 KiB", "4 MiB"."""
     if count == 1:
         return "1 byte"
     size, unit = float(count), 0
-    while size >= _STEP and unit < len(_UNITS) - 1:
-        size, unit = size / _STEP, unit + 1
+    while size >= _KIB and unit < len(_UNITS) - 1:
+        size, unit = size / _KIB, unit + 1
     return f"{size:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"

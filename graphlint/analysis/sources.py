@@ -14,6 +14,7 @@ from graphlint.record.tables import Frame
 from graphlint.record.trace import Trace
 
 _QUOTE_LIMIT = 72
+_BACKWARDS = re.compile(r"\.backward\(|\bautograd\.grad\(")
 _NEWLINE = re.compile(r"\r\n|\r|\n")  # as Python numbers lines; `str.splitlines` breaks at form feeds too
 
 
@@ -93,6 +94,26 @@ class Sources:
                     if len(call) <= _QUOTE_LIMIT and like.search(call):
                         return call
         return None
+
+    def differentiated(self, path: str, line: int) -> str | None:
+        """Returns what the backward call on a line is called on, as in `real_loss + fake_loss`.
+
+        None where the line doesn't tell: no such call, or one on something else than a tensor, as
+        `fabric.backward(loss)` may be.
+        """
+        spelled = self.call(path, line, _BACKWARDS)
+        if spelled is None:
+            return None
+        call = ast.parse(spelled, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return None
+        function, first = call.func, next(iter(call.args), None)
+        module = isinstance(function.value, ast.Attribute | ast.Name) and ast.unparse(
+            function.value
+        ).endswith("autograd")
+        if module:
+            return None if first is None or isinstance(first, ast.Starred) else ast.unparse(first)
+        return ast.unparse(function.value) if function.attr == "backward" and first is None else None
 
     def quote(self, path: str, line: int) -> str | None:
         """Returns the outermost call at a line, as in `discriminator(fake_images, text_embeddings)`.

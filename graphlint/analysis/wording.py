@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 _BACKWARDS = re.compile(r"\.backward\(|\bgrad\(")
-_RECEIVER = re.compile(r"([A-Za-z_][\w.]*)\.backward\(")
+_EXPRESSION_LIMIT = 48
 
 
 class Wording:
@@ -56,20 +56,26 @@ class Wording:
         return f"`{root}.backward()`" if backward.call == "Tensor.backward" else f"a backward of `{root}`"
 
     def loss(self, backward: Backward) -> str:
-        """Returns the tensor that a backward was called on, "`generator_loss`"; "the loss" when nameless."""
+        """Returns the tensor that a backward was called on, "`generator_loss`".
+
+        One without a name is quoted as the line has it, "`real_loss + fake_loss`"; "the loss" where it is too
+        long for that.
+        """
         frame = self.frame(backward.site)
         scope = frame.function if frame is not None else None
         names = [self._facts.names.tensor_name(root, scope) for root in backward.roots]
         if names == [None] and frame is not None:
-            names = [self._receiver(frame)]
+            names = [self.expression(backward)]
         quoted = [f"`{name}`" for name in names if name is not None]
         return listed(quoted) if quoted and len(quoted) == len(names) else "the loss"
 
-    def _receiver(self, frame: Frame) -> str | None:
-        """Returns `loss` where the line says `loss.backward()`; None for anything longer."""
-        call = self._facts.sources.call(frame.path, frame.line, _BACKWARDS)
-        found = _RECEIVER.match(call) if call is not None else None
-        return found.group(1) if found is not None else None
+    def expression(self, backward: Backward) -> str | None:
+        """Returns what a backward was called on, bare, as its line has it; None when that can't be quoted."""
+        frame = self.frame(backward.site)
+        if frame is None:
+            return None
+        spelled = self._facts.sources.differentiated(frame.path, frame.line)
+        return spelled if spelled is not None and len(spelled) <= _EXPRESSION_LIMIT else None
 
     def step(self, step: OptimizerStep) -> str:
         """Returns "`discriminator_optimizer.step()`"."""

@@ -43,7 +43,7 @@ from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import label
 from graphlint.lint.rule import Example, Rule
 from graphlint.record.events import Backward
-from graphlint.record.identity import TensorId
+from graphlint.record.identity import Serial, TensorId
 from graphlint.record.tables import Frame
 
 _MOST_LINES = 3
@@ -149,9 +149,17 @@ class _Story:
         missing = self._without_gradient()
         if not missing:
             return "torch raises"
-        owners = self._facts.owners.phrases(missing)
+        without = [tensor for tensor in missing if not self._has_gradient(tensor)]
+        owners = self._facts.owners.phrases(without or missing)
         verb = "gets" if len(owners) == 1 and owners[0].startswith("`") else "get"
-        return f"torch raises, and {listed(owners)} {verb} no gradient"
+        further = "" if without else "further "
+        return f"torch raises, and {listed(owners)} {verb} no {further}gradient"
+
+    def _has_gradient(self, tensor: TensorId) -> bool:
+        """Tells whether a parameter holds a gradient already when this backward is called."""
+        life = self._facts.gradients.between(tensor, Serial(-1), self._case.backward.serial)
+        held = [moment.kind for moment in life if moment.kind != "used"]
+        return bool(held) and held[-1] != "cleared"
 
     def _without_gradient(self) -> tuple[TensorId, ...]:
         """Returns the parameters that this backward was there for: those no optimizer has stepped yet."""

@@ -189,9 +189,11 @@ def test_memory_read_later_is_used_later(build):
         (0, "0 bytes"),
         (1, "1 byte"),
         (96, "96 bytes"),
-        (1536, "1.5 KB"),
-        (4_000_000, "4 MB"),
-        (10**13, "10000 GB"),
+        (1000, "1000 bytes"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (4 * 2**20, "4 MiB"),
+        (2**43, "8192 GiB"),
     ],
 )
 def test_sizes_are_read_easily(count, words):

@@ -80,3 +80,21 @@ def test_one_of_several_statements_on_a_line_is_picked(build):
     assert sources.call("train.py", 1, re.compile(r"\.backward\(")) == "loss.backward()"
     assert sources.call("train.py", 1, re.compile(r"\bgrad\(")) is None
     assert sources.call("missing.py", 1, re.compile("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("loss.backward()", "loss"),
+        ("self.losses['g'].backward(retain_graph=True)", "self.losses['g']"),
+        ("(real_loss + fake_loss).backward()", "real_loss + fake_loss"),
+        ("scaler.scale(loss).backward()", "scaler.scale(loss)"),
+        ("torch.autograd.backward(a * b)", "a * b"),
+        ("grads = torch.autograd.grad(verdict.sum(), images)", "verdict.sum()"),
+        ("fabric.backward(loss)", None),
+        ("torch.autograd.backward(*losses)", None),
+        ("engine.train(batch)", None),
+    ],
+)
+def test_what_a_backward_is_called_on_is_told_by_its_line(build, line, told):
+    assert build(Source(path="x.py", text=line)).sources.differentiated("x.py", 1) == told

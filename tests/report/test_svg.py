@@ -225,6 +225,20 @@ def test_losses_and_data_have_the_users_names(gan):
     assert {box.title for box in first.boxes if box.kind == "input"} == {"noise", "real_images"}
 
 
+def test_a_nameless_loss_is_shown_as_its_line_has_it(tmp_path):
+    def train(session):
+        first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+        (first(torch.ones(1, 2)).sum() + second(torch.ones(1, 2)).sum()).backward()
+        third = first(torch.ones(1, 2)).sum()
+        (third + 1).backward()
+
+    trace = record(train)
+    titles = [[box.title for box in found.boxes if box.kind == "loss"] for found in diagrams(trace)]
+    assert titles == [["no variable's name"], ["third + 1"]]
+    names = [path.name for path in draw(trace, NOTHING, tmp_path)]
+    assert "-third_1.backward" in names[1]
+
+
 def test_the_legend_lists_only_marks_that_occur(gan_pictures):
     freed_before = [any(word.startswith(FREED_BEFORE) for word in words_of(path)) for path in gan_pictures]
     assert freed_before == [False, True]

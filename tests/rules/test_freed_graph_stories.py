@@ -260,3 +260,33 @@ def test_a_watched_step_tells_what_it_can(run):
     finding = judged.only("GL101")
     assert "`loss.backward()` has already freed" in finding.message
     assert finding.fix.startswith("build `extra` from a forward pass of its own.")
+
+
+SAME_LOSS = """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(torch.ones(1, 2)).pow(2).sum()
+loss.backward()
+optimizer.step()
+loss.backward()
+"""
+
+
+def test_what_has_a_gradient_of_the_first_call_gets_no_further_one(run):
+    label = run(SAME_LOSS).only("GL101").labels[0]
+    assert label.text == "entered again here: torch raises, and `model` gets no further gradient"
+
+
+def test_what_had_its_gradient_cleared_gets_none(run):
+    label = run(SAME_LOSS.replace("optimizer.step()", "optimizer.zero_grad()")).only("GL101").labels[0]
+    assert label.text == "entered again here: torch raises, and `model` gets no gradient"
+
+
+def test_a_nameless_loss_is_quoted_as_its_line_has_it(run):
+    code = SAME_LOSS.replace("loss.backward()", "(loss + 1).backward()").replace("loss =", "part =")
+    finding = run(code.replace("(loss + 1)", "(part + 1)")).only("GL101")
+    assert "`part + 1`" in finding.fix
+    assert "the loss" not in finding.fix

@@ -144,18 +144,16 @@ class Surroundings:
 
 def losses(scene: Scene, backward: Backward) -> tuple[Box, ...]:
     """Returns a box for each tensor on which a backward was called, up to a limit."""
-    frame = scene.words.frame(backward.site)
-    scope = frame.function if frame is not None else None
     lines = scene.touches.innermost([backward.site])
     tags = scene.touches.at(lines)
     return tuple(
         Box(
             key=f"loss{position}",
             kind="loss",
-            title=scene.words.tensor(tensor, scope) or "loss",
+            title=clip(name, CODE_WIDTH) or "no variable's name",
             lines=("the backward starts here",),
             tags=tuple(dict.fromkeys(finding.code for finding in tags)),
             tooltip=source_lines(scene, lines),
         )
-        for position, tensor in enumerate(backward.roots[:MOST_INPUTS])
+        for position, name in enumerate(scene.words.losses(backward)[:MOST_INPUTS])
     )

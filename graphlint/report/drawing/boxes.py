@@ -2,6 +2,7 @@
 
 import msgspec
 
+from graphlint.analysis.devices_wording import sized
 from graphlint.record.events import ModuleCall
 from graphlint.report.drawing.collapse import Path, children, unwrap
 from graphlint.report.drawing.diagram import Box, Frame, Mark
@@ -18,7 +19,7 @@ from graphlint.report.drawing.scene import (
 )
 from graphlint.report.drawing.structure import Group, Item, Repeat, Run, nodes_of
 from graphlint.report.drawing.titles import code_line, members, module_name, plain_lines, title
-from graphlint.report.drawing.wording import plural, size
+from graphlint.report.drawing.wording import plural
 
 
 def node_box(scene: Scene, index: int, key: str) -> Box:
@@ -123,7 +124,7 @@ class Stage:
 def _box(scene: Scene, item: Item, key: str, frame: str, base: str, said: frozenset[str]) -> Box:
     nodes = list(nodes_of((item,)))
     move = crossing(scene, nodes[0]) if len(nodes) == 1 else None
-    lines = plain_lines(scene, item, base) if move is None else (size(move.bytes),)
+    lines = plain_lines(scene, item, base) if move is None else (sized(move.bytes),)
     # What a frame's line is called on touches the frame; a closed call has nowhere else to show it.
     closed = isinstance(item, Group) and (item.call is None or _outermost(item.call))
     frames = (scene.touches.chains if closed else scene.touches.innermost)(sites_of(scene, nodes))

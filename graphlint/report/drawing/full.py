@@ -151,7 +151,7 @@ def _boxes(
         if number < len(boxes_of_losses):
             boxes[str(id(root))] = boxes_of_losses[number]
         else:
-            boxes[str(id(root))] = Box(key=f"loss{number}", kind="loss", title="loss")
+            boxes[str(id(root))] = Box(key=f"loss{number}", kind="loss", title="no variable's name")
     return boxes
 
 

@@ -15,8 +15,6 @@ CODE_WIDTH = 46
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-_KIB = 1024
-
 
 class Words:
     """Answers how things of one trace are called."""
@@ -81,19 +79,17 @@ class Words:
 
     def loss(self, backward: Backward) -> str:
         """Returns the name of the first tensor that a backward was called on; `loss` when nameless."""
+        return next(iter(self.losses(backward)), "") or "loss"
+
+    def losses(self, backward: Backward) -> tuple[str, ...]:
+        """Returns the names of the tensors that a backward was called on, empty where there is none.
+
+        A single one without a name is shown as its line has it.
+        """
         frame = self.frame(backward.site)
         scope = frame.function if frame is not None else None
-        return (self.tensor(backward.roots[0], scope) if backward.roots else "") or "loss"
-
-
-def size(count: int) -> str:
-    """Returns a number of bytes in words: `16 KiB`."""
-    value = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < _KIB or unit == "GiB":
-            return f"{value:.0f} {unit}" if value == int(value) or unit == "bytes" else f"{value:.1f} {unit}"
-        value /= _KIB
-    raise AssertionError
+        names = tuple(self.tensor(root, scope) for root in backward.roots)
+        return (self._facts.wording.expression(backward) or "",) if names == ("",) else names
 
 
 def plural(count: int, noun: str) -> str:
