@@ -33,7 +33,7 @@ from graphlint.capture.taps.optimizer import OptimizerTap
 from graphlint.capture.taps.zero_grad import ZeroGradTap
 from graphlint.errors import UsageError
 from graphlint.record.events import AnyEvent, StepBoundary
-from graphlint.record.header import Capability, End, Ending, Header
+from graphlint.record.header import CAPABILITIES, End, Ending, Header
 from graphlint.record.identity import Serial
 from graphlint.record.trace import Trace
 from graphlint.version import __version__
@@ -45,19 +45,6 @@ MAX_FULL_SEGMENTS = 64
 
 MAX_ROWS = 400_000
 """Rows of a record, a few hundred megabytes, after which the full level gives way to watching."""
-
-_CAPABILITIES: tuple[Capability, ...] = (
-    *(
-        "operations",
-        "modules",
-        "backward",
-        "optimizer",
-        "zero-grad",
-        "batches",
-        "cleanup",
-        "custom-functions",
-    ),
-)
 
 
 class _Recording:
@@ -338,7 +325,7 @@ class Session:
                 exit_code=exit_code,
                 steps=self._steps,
                 full_steps=self._full_steps,
-                taps=self._context.guard.reports(_CAPABILITIES),
+                taps=self._context.guard.reports(CAPABILITIES),
                 unseen=tuple(self._context.unseen),
             )
         )

@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
 
 import msgspec
 
 from graphlint.errors import RuleLoadError
 from graphlint.lint.finding import SEVERITIES
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.header import Capability
+from graphlint.record.header import CAPABILITIES
 
 RULES_PACKAGE = "graphlint.rules"
 SECTIONS = ("What it does", "Why it matters", "Example", "Use instead", "Known limits")
@@ -98,7 +97,7 @@ def _problems(module: ModuleType, rule: Rule, path: Path) -> Iterator[str]:
         yield f"severity is {rule.severity!r}, not one of {', '.join(SEVERITIES)}"
     if not _VERSION.fullmatch(rule.since):
         yield f"since is {rule.since!r}, not a version"
-    known = get_args(Capability)
+    known = CAPABILITIES
     for need in rule.needs:
         if need not in known:
             yield f"needs {need!r}, not one of {', '.join(known)}"

@@ -3,7 +3,7 @@
 May import `record.tables` only.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -25,6 +25,9 @@ Capability = Literal[
     "custom-functions",
 ]
 """A kind of fact that a tap delivers; a rule names those it needs."""
+
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
+"""All of them."""
 
 Ending = Literal["finished", "steps", "error", "exit", "interrupt", "terminated"]
 """How a run ended: by itself, after `--steps`, by an exception, by `sys.exit`, by Ctrl-C, by SIGTERM."""

@@ -4,21 +4,10 @@ import pytest
 
 from graphlint.lint.rule import Example, Rule
 from graphlint.record.events import Backward
-from graphlint.record.header import Capability, End, Header, TapReport
+from graphlint.record.header import CAPABILITIES, End, Header, TapReport
 from graphlint.record.identity import Serial, SiteId
 from graphlint.record.tables import Frame, Site
 from graphlint.record.trace import Trace
-
-CAPABILITIES: tuple[Capability, ...] = (
-    "operations",
-    "modules",
-    "backward",
-    "optimizer",
-    "zero-grad",
-    "batches",
-    "cleanup",
-    "custom-functions",
-)
 
 
 def _trace(events=None, *, level="auto", directory="/home/me", sources=None, sites=(), **end):
