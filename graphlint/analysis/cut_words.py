@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from graphlint.analysis.cuts import Cut
 from graphlint.analysis.wording import place
-from graphlint.record.events import HostRead
-from graphlint.record.identity import SiteId, TensorId
+from graphlint.record.events import Backward, HostRead
+from graphlint.record.identity import Serial, SiteId, TensorId
 from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
@@ -83,6 +83,13 @@ class CutWords:
             return (
                 (Place(call, "cut here: computed with gradients switched off"),) if call is not None else ()
             )
+        decorated = self._decorated(cut)
+        if decorated is not None:
+            found = [
+                Place(block, "cut here: the decorator switches gradients off in the function"),
+                Place(decorated, "computed without a graph"),
+            ]
+            return (*found, Place(call, "called here")) if call is not None else tuple(found)
         found = [Place(block, "cut here: gradients are switched off from here on")]
         if call is not None and (call.path, call.line) != (block.path, block.line):
             found.append(Place(call, "computed without a graph"))
@@ -96,14 +103,24 @@ class CutWords:
         statement = self._facts.sources.statement(entered.path, entered.line)
         if statement is not None and statement.opens_block:
             return entered
-        # A decorated function enters the block at each call; its own first line is the decorator's.
+        called = self._decorated(cut)
+        if called is not None:
+            return Frame(called.path, called.first_line, called.function, called.first_line)
+        return entered
+
+    def _decorated(self, cut: Cut) -> Frame | None:
+        """Returns the frame of the decorated function that a cut lies in; None where no decorator made it.
+
+        A decorated function enters the block at each call; its own first line is the decorator's.
+        """
+        entered = self._facts.graphs.frame(cut.grad_site)
+        statement = self._facts.sources.statement(entered.path, entered.line) if entered is not None else None
+        if entered is None or (statement is not None and statement.opens_block):
+            return None
         frames = self._facts.graphs.frames(cut.site)
         outer = [(frame.path, frame.line, frame.function) for frame in frames]
         at = (entered.path, entered.line, entered.function)
-        if at in outer and outer.index(at) > 0:
-            called = frames[outer.index(at) - 1]
-            return Frame(called.path, called.first_line, called.function, called.first_line)
-        return entered
+        return frames[outer.index(at) - 1] if at in outer and outer.index(at) > 0 else None
 
     def remedy(self, cut: Cut, loss: str, kept_for: str | None = None) -> str:
         """Returns what would mend the cut, without a full stop; `kept_for` is a loss that needs it."""
@@ -123,10 +140,21 @@ class CutWords:
 
     def _remedy_no_grad(self, cut: Cut) -> str:
         block = self.block(cut)
+        if block is not None and self._decorated(cut) is not None:
+            return f"take the decorator off ({place(block)})"
         call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
         quoted = self._facts.wording.call_at(call) if call is not None else None
         entered = f" ({place(block)})" if block is not None else ""
         return f"run {quoted or 'that call'} with gradients on, outside of `no_grad`{entered}"
+
+    def reads(self, backward: Backward, parameters: tuple[TensorId, ...]) -> tuple[Frame, ...]:
+        """Returns the lines that read values computed from the parameters into Python before a backward."""
+        step = self._facts.steps.of(backward.serial)
+        if step is None:
+            return ()
+        reads = self._facts.cuts.left_to_python(parameters, Serial(step.first - 1), backward.serial)
+        frames = (self._facts.graphs.frame(read.site) for read in reads)
+        return tuple(dict.fromkeys(frame for frame in frames if frame is not None))
 
     def _name(self, tensor: TensorId, frame: Frame | None) -> str | None:
         name = self._facts.names.tensor_name(tensor, frame.function if frame is not None else None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
 _MOST_MODULES = 3
+_MOST_NAMED = 2
 
 
 class Owners:
@@ -34,14 +35,42 @@ class Owners:
 
     def phrases(self, tensors: Iterable[TensorId]) -> list[str]:
         """Returns words for the holders: modules where there are few, else "parts of `model`"."""
+        holders, alone = self.split(tensors)
+        return [*holders, *alone]
+
+    def split(self, tensors: Iterable[TensorId]) -> tuple[list[str], list[str]]:
+        """Returns words for the holders, and for the parameters that are named one by one."""
         wanted = tuple(tensors)
         names = self._facts.names
-        bare = [names.parameter(tensor) for tensor in wanted if not names.places(tensor)]
         modules = self.modules(wanted)
+        alone = self._one_by_one(modules, wanted)
+        left = [tensor for tensor in wanted if tensor not in alone]
+        modules = self.modules(left)
+        bare = [tensor for tensor in left if not names.places(tensor)]
+        singles = [names.parameter(tensor) for tensor in (*alone, *bare) if names.parameter_name(tensor)]
+        nameless = [tensor for tensor in bare if names.parameter_name(tensor) is None]
+        if len(nameless) == 1:
+            singles.append(names.parameter(nameless[0]))
+        elif nameless:
+            singles.append(f"{len(nameless)} parameters that no module holds")
         if len(modules) <= _MOST_MODULES:
-            return [*(names.module(module) for module in modules), *bare]
+            return [names.module(module) for module in modules], singles
         roots = dict.fromkeys(names.root(module) for module in modules)
-        return [*(f"parts of {names.module(root)}" for root in roots), *bare]
+        return [f"parts of {names.module(root)}" for root in roots], singles
+
+    def _one_by_one(
+        self, modules: tuple[ModuleId, ...], wanted: tuple[TensorId, ...]
+    ) -> dict[TensorId, None]:
+        """Returns the parameters whose module has others too that are not meant, where they are few."""
+        partly = [module for module in modules if not self._trained(module) <= set(wanted)]
+        if len(modules) > _MOST_MODULES:
+            return {}
+        found: dict[TensorId, None] = {}
+        for module in partly:
+            held = [t for t in wanted if self._facts.names.places(t) and module in self.modules((t,))]
+            if len(held) <= _MOST_NAMED:
+                found.update(dict.fromkeys(held))
+        return found
 
     def _widest(self, module: ModuleId, wanted: frozenset[TensorId]) -> ModuleId:
         best = module

@@ -100,7 +100,7 @@ class ReentryWords:
             return f"detach {what}: {steppers} doesn't train {held}, which lies behind it."
         again = f"compute {what} again in each step instead of keeping it"
         if self._case.trained_by_earlier(self._case.leaves):
-            return f"{again}: what it depends on is being trained."
+            return f"{again}, as what it depends on is being trained; or detach it if it is to stay as it is."
         return f"{again}, or detach it if it is to stay as it is."
 
     def _mend_shared(self) -> str:

@@ -104,6 +104,13 @@ class Wording:
         """Returns the modules that hold some parameters, "`generator` and `encoder`"."""
         return listed(self._facts.owners.phrases(tensors))
 
+    def parameters(self, tensors: Sequence[TensorId]) -> str:
+        """Returns "4 parameters of `generator`", or the names of those that go by their own."""
+        holders, alone = self._facts.owners.split(tensors)
+        if not holders:
+            return listed(alone)
+        return f"{counted(len(tensors), 'parameter')} of {listed([*holders, *alone])}"
+
 
 def place(frame: Frame, *, near: Frame | None = None) -> str:
     """Returns "line 66", or "line 66 of models.py" when that is another file than `near`'s."""

@@ -32,11 +32,13 @@ cleared in between is not counted twice. A scale given by `backward(gradient=...
 from collections.abc import Iterator
 
 from graphlint.analysis.facts import Facts
+from graphlint.analysis.failures import met_changed_tensor, met_freed_graph
 from graphlint.analysis.recounts import Recount, Recounts, Stale
-from graphlint.analysis.wording import counted, place
+from graphlint.analysis.wording import place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import Serial, SiteId
 from graphlint.record.tables import Frame
 
 
@@ -47,20 +49,34 @@ def check(facts: Facts) -> Iterator[Occurrence]:
         frame = facts.graphs.frame(found.backward.site)
         if frame is not None:
             yield _counted_twice(facts, found, frame)
+    told: set[tuple[Serial, SiteId | None]] = set()
     for stale in recounts.stale():
         frame = facts.graphs.frame(stale.backward.site)
-        if frame is not None:
+        again = (stale.backward.serial, stale.made.site)
+        if frame is not None and again not in told and not _raises_later(facts, stale):
+            told.add(again)
             yield _stale(facts, stale, frame)
+
+
+def _raises_later(facts: Facts, found: Stale) -> bool:
+    """Tells whether a later backward was refused by torch over a graph that the same line built."""
+    made = facts.graphs.frame(found.made.site)
+    for later in facts.graphs.backwards:
+        if later.serial <= found.backward.serial or not (met_freed_graph(later) or met_changed_tensor(later)):
+            continue
+        graph = facts.graphs.of(later)
+        if graph is not None and any(
+            facts.graphs.frame(graph.nodes[index].site) == made for index in graph.visits
+        ):
+            return True
+    return False
 
 
 def _counted_twice(facts: Facts, found: Recount, frame: Frame) -> Occurrence:
     first = facts.wording.backward(found.earlier)
     loss = facts.wording.loss(found.earlier)
     earlier = facts.graphs.frame(found.earlier.site)
-    owners = facts.wording.owners(found.parameters)
-    labels = [
-        label(frame, f"counted again here, in {counted(len(found.parameters), 'parameter')} of {owners}")
-    ]
+    labels = [label(frame, f"counted again here, in {facts.wording.parameters(found.parameters)}")]
     if earlier is not None:
         labels.append(label(earlier, "counted here first"))
     joined = facts.graphs.frame(found.joined.site) if found.joined is not None else None

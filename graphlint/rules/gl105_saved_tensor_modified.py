@@ -155,6 +155,9 @@ class _Story:
             if self._saved is not None
             else "save a copy"
         )
+        if self._facts.names.places(self._found.tensor):
+            before = f", or before {place(self._saved, near=self._frame)} uses it" if self._saved else ""
+            return f"write to {self._tensor} after {self._call}{before}."
         new = f"make a new tensor{where}{self._in_module()} instead of writing into {self._tensor}"
         return f"{new}, write after {self._call}, or {kept} (`.clone()`)."
 

@@ -69,7 +69,8 @@ class _Story:
         self._facts = facts
         self._missed = missed
         self._frame = frame
-        self._owners = facts.wording.owners(missed.parameters)
+        self._holders, self._alone = facts.owners.split(missed.parameters)
+        self._owners = listed([*self._holders, *self._alone])
         self._number = len(missed.parameters)
         backward = missed.backward
         self._loss = facts.wording.loss(backward) if backward is not None else "the loss"
@@ -116,6 +117,8 @@ class _Story:
     def _all(self) -> str:
         if self._number == 1:
             return f"its only parameter, {self._facts.names.parameter(self._missed.parameters[0])},"
+        if not self._holders:
+            return self._owners
         every = "both" if self._number == _TWO else f"all {self._number}"
         return f"{every} parameters of {self._owners}"
 
@@ -130,10 +133,30 @@ class _Story:
             return ""
         if not connection.used:
             unread = connection.complete and self._all_seen() and not self._reads()
-            return f", nor do values: {self._owners} isn't used to compute {self._loss}" if unread else ""
+            one = len(self._holders) + len(self._alone) == 1 and not self._nameless()
+            if unread and (name := self._namesake()) is not None:
+                return f": they belong to another {name} than the one that computes {self._loss}"
+            told = f"{self._owners} {'is' if one else 'are'}n't" if not self._nameless() else "they aren't"
+            return f", nor do values: {told} used to compute {self._loss}" if unread else ""
         if not connection.cuts:
             return ""
         return f". Values flow from {self._owners} to {self._loss}, but the gradient's way back is cut"
+
+    def _namesake(self) -> str | None:
+        """Returns the name that the model of these parameters shares with the one that was reached."""
+        names, backward = self._facts.names, self._missed.backward
+        reached = backward.reached if backward is not None else ()
+        mine, theirs = (
+            {names.root(place.module) for tensor in tensors for place in names.places(tensor)}
+            for tensors in (self._missed.parameters, reached)
+        )
+        known = {names.module_name(module) for module in theirs - mine} - {None}
+        shared = sorted(name for name in map(names.module_name, mine) if name in known and name is not None)
+        return f"`{shared[0]}`" if shared else None
+
+    def _nameless(self) -> bool:
+        """Tells whether nothing but the optimizer is known to hold the parameters."""
+        return not self._holders and "`" not in self._owners
 
     def _all_seen(self) -> bool:
         """Tells whether nothing was left unseen that could have carried values."""
@@ -143,22 +166,19 @@ class _Story:
     def _reads(self) -> tuple[Frame, ...]:
         """Returns the lines that read values of these parameters into Python before the loss was ready."""
         backward = self._missed.backward
-        step = self._facts.steps.of(backward.serial) if backward is not None else None
-        if backward is None or step is None:
-            return ()
-        reads = self._facts.cuts.left_to_python(
-            self._missed.parameters, Serial(step.first - 1), backward.serial
-        )
-        frames = (self._facts.graphs.frame(read.site) for read in reads)
-        return tuple(dict.fromkeys(frame for frame in frames if frame is not None))
+        return self._words.reads(backward, self._missed.parameters) if backward is not None else ()
 
     def _labels(self) -> Iterator[Label]:
         parameters = counted(self._number, "parameter")
         backward = self._missed.backward
         if backward is not None:
-            yield label(self._frame, f"reaches none of the {parameters} of {self._owners}")
+            text = f"reaches none of the {parameters} of {self._owners}"
+            yield label(self._frame, text if self._holders else f"does not reach {self._owners}")
         else:
-            yield label(self._frame, f"steps {parameters} of {self._owners} without a gradient")
+            yield label(
+                self._frame,
+                f"steps {self._facts.wording.parameters(self._missed.parameters)} without a gradient",
+            )
         for cut in self._cuts():
             for found in self._words.places(cut):
                 yield label(found.frame, found.text)
@@ -180,8 +200,15 @@ class _Story:
         optimizer = self._facts.names.optimizer(self._missed.optimizer)
         reads = self._reads()
         if self._missed.connection is not None and not self._missed.connection.used and not reads:
+            namesake = self._namesake()
+            if self._nameless() or namesake is not None:
+                return (
+                    f"give {optimizer} the parameters of the {namesake or 'model'} that computes "
+                    f"{self._loss}: those that it has belong to {'another one' if namesake else 'no module'}."
+                )
+            output = f"the output of {self._owners}" if self._holders else self._owners
             return (
-                f"compute {self._loss} from the output of {self._owners}, or drop the step of {optimizer} "
+                f"compute {self._loss} from {output}, or drop the step of {optimizer} "
                 f"if it isn't to be trained by this loss."
             )
         if reads:

@@ -27,13 +27,13 @@ Torch's message names only the last tensor; the cut often lies in another functi
 Where the values went through Python or another library, the cut is not seen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from graphlint.analysis.cut_words import CutWords
 from graphlint.analysis.cuts import Connection
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.failures import met_no_graph
-from graphlint.analysis.wording import counted, listed
+from graphlint.analysis.wording import counted, listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
@@ -52,10 +52,12 @@ def check(facts: Facts) -> Iterator[Occurrence]:
             continue
         connection = facts.reach.connection(backward, _parameters(facts))
         words = CutWords(facts, backward.site)
+        unseen = connection is not None and not connection.used
+        reads = words.reads(backward, _parameters(facts))[-_MOST_CUTS:] if unseen else ()
         yield Occurrence(
-            message=_message(facts, backward, connection),
-            labels=distinct(_labels(words, frame, connection)),
-            fix=_fix(facts, words, backward, connection),
+            message=_message(facts, backward, connection, reads),
+            labels=distinct(_labels(words, frame, connection, reads)),
+            fix=_fix(facts, words, backward, connection, reads),
             step=facts.steps.step_of(backward.serial),
             last_step=facts.steps.last_step(backward.serial),
         )
@@ -69,7 +71,7 @@ def _parameters(facts: Facts) -> tuple[TensorId, ...]:
     return tuple(held)
 
 
-def _message(facts: Facts, backward: Backward, connection: Connection | None) -> str:
+def _message(facts: Facts, backward: Backward, connection: Connection | None, reads: Sequence[Frame]) -> str:
     call = facts.wording.backward(backward)
     loss = facts.wording.loss(backward)
     told = f"{call} is called on a loss without a graph, and torch raises"
@@ -83,20 +85,38 @@ def _message(facts: Facts, backward: Backward, connection: Connection | None) ->
         number = counted(len(cut), "parameter")
         owners = facts.wording.owners(cut)
         return f"{told}: values flow to {loss} from {number} of {owners}, but the gradient's way back is cut."
+    if reads:
+        return (
+            f"{told}: no operation of torch leads from a parameter to {loss}, and values computed from "
+            f"parameters were read out of torch before."
+        )
     if not connection.used:
         return f"{told}: no operation that was recorded leads from a parameter to {loss}."
     return f"{told}."
 
 
-def _labels(words: CutWords, frame: Frame, connection: Connection | None) -> Iterator[Label]:
+def _labels(
+    words: CutWords, frame: Frame, connection: Connection | None, reads: Sequence[Frame]
+) -> Iterator[Label]:
     yield label(frame, "called here on a loss that requires no gradient: torch raises")
     for cut in words.distinct(connection.cuts if connection is not None else (), _MOST_CUTS):
         for found in words.places(cut):
             yield label(found.frame, found.text)
+    for read in reads:
+        yield label(read, "read out of torch here: what comes back has no graph")
 
 
-def _fix(facts: Facts, words: CutWords, backward: Backward, connection: Connection | None) -> str:
+def _fix(
+    facts: Facts,
+    words: CutWords,
+    backward: Backward,
+    connection: Connection | None,
+    reads: Sequence[Frame],
+) -> str:
     loss = facts.wording.loss(backward)
+    if reads:
+        at = place(reads[-1], near=facts.graphs.frame(backward.site))
+        return f"keep the values in tensors between {at} and {loss}: compute it by operations of torch."
     if connection is not None and connection.cuts:
         remedies = [words.remedy(cut, loss) for cut in words.distinct(connection.cuts, _MOST_CUTS)]
         return f"{listed(remedies)}. Setting requires_grad on {loss} would silence torch and train nothing."
