@@ -91,7 +91,7 @@ class Recorder:
         name = self._dtypes.get(dtype)
         if name is None:
             name = self._dtypes[dtype] = str(dtype)
-        shape = () if is_lazy(tensor) else tuple(map(int, tensor.shape))
+        shape = () if is_lazy(tensor) else _sizes(tensor)
         return Tensor(
             id=number,
             storage=self._storages.number(tensor),
@@ -205,6 +205,14 @@ class Recorder:
         if key not in self._names:
             self._names.add(key)
             self.sink.add(Name(of=kind, id=number, name=name, scope=scope))  # type: ignore[arg-type]
+
+
+def _sizes(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Returns the tensor's shape; 0 for a size that is a symbol: as a number it would be fixed for good."""
+    sizes = tuple(tensor.shape)
+    if any(type(size) is not int for size in sizes):
+        return tuple([size if type(size) is int else 0 for size in sizes])
+    return sizes
 
 
 def _finite(rate: Any) -> float | None:

@@ -89,7 +89,7 @@ class Session:
         self._full_segments = 0
         self._ending: tuple[Ending, int | None] = ("finished", None)
         self._trace: Trace | None = None
-        self._suspended = False
+        self._suspended = 0
 
     def __enter__(self) -> Self:
         if _recording.session is not None:
@@ -143,7 +143,7 @@ class Session:
             tap.arm(stack)
             context.guard.arm(tap.capability)
         CompiledTap(context, self._suspend, self._resume).arm(stack)
-        ScriptedTap(context).arm(stack)
+        ScriptedTap(context, self._suspend, self._resume).arm(stack)
         stack.callback(self._operations.remove)
         stack.callback(self._disarm_full)
         self._begin_segment("start", Serial(-1), [])
@@ -203,12 +203,12 @@ class Session:
             self._full_stack.close()
 
     def _suspend(self) -> None:
-        self._suspended = True
+        self._suspended += 1
         self._full_stack.close()
 
     def _resume(self) -> None:
-        self._suspended = False
-        if self._context.full:
+        self._suspended -= 1
+        if self._context.full and not self._suspended:
             self._install_full()
 
     # --- steps -------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def reopened(stream: TextIO) -> TextIO:
     """
     for standard, descriptor in ((sys.__stdout__, 1), (sys.__stderr__, 2)):
         if stream is standard and stream.closed:
-            return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: PTH123
+            return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     return stream
 
 

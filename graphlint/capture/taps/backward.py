@@ -14,7 +14,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import MAX_STORED_NODES, Shape, Stamp, Walk, executed_indexes
 from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.taps.patching import patch
-from graphlint.capture.transforms import IN_TRANSFORMS, in_transform
+from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import Backward, Visit
 from graphlint.record.header import Capability
 from graphlint.record.identity import GraphId, Serial, SiteId, TensorId
@@ -88,8 +88,8 @@ class BackwardTap:
             if not context.here():
                 context.note_elsewhere("backward calls")
                 return original(t_outputs, *args, **kwargs)
-            if in_transform():
-                context.note_unseen(IN_TRANSFORMS)
+            if (region := unrecorded_region()) is not None:
+                context.note_unseen(region)
                 return original(t_outputs, *args, **kwargs)
             started = context.guard.run("backward", self._before, t_outputs, args, kwargs)
             context.check_stop()

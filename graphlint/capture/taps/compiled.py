@@ -8,14 +8,17 @@ switched on, and put back afterwards. What runs inside is not seen, and that is 
 import functools
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
+from graphlint.capture.transforms import IN_TRACING
 
 _UNSEEN = "operations inside functions compiled by torch.compile"
+_UNSEEN_JIT = "operations inside functions compiled by torch.jit"
 
 
 class CompiledTap:
@@ -100,14 +103,44 @@ class CompiledTap:
 
 
 class ScriptedTap:
-    """Notes that `torch.jit.script` was used: a scripted function is called without passing by Python."""
+    """Notes that `torch.jit` was used, and steps aside while it or `torch.export` traces.
 
-    def __init__(self, context: CaptureContext) -> None:
+    A scripted or traced function is called without passing by Python. What is on the stack or computed while
+    torch traces would become part of the trace.
+
+    Args:
+        context: the capture.
+        suspend: takes the full level down.
+        resume: puts it back.
+    """
+
+    def __init__(self, context: CaptureContext, suspend: Any, resume: Any) -> None:
         self._context = context
+        self._suspend = suspend
+        self._resume = resume
 
     def arm(self, stack: ExitStack) -> None:
-        """Wraps `torch.jit.script`."""
+        """Wraps `torch.jit.script`, and the functions that trace."""
         patch(stack, torch.jit, "script", self._wrap)
+        for name in ("trace", "trace_module"):
+            patch(stack, torch.jit, name, partial(self._wrap_trace, _UNSEEN_JIT))
+        patch(stack, torch.export, "export", partial(self._wrap_trace, IN_TRACING))
+
+    def _wrap_trace(self, unseen: str, original: Any) -> Any:
+        context = self._context
+
+        @functools.wraps(original)
+        def trace(*args: Any, **kwargs: Any) -> Any:
+            if not context.here():
+                return original(*args, **kwargs)
+            context.note_unseen(unseen)
+            context.guard.run("operations", self._suspend)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                context.guard.run("operations", self._resume)
+
+        return trace
 
     def _wrap(self, original: Any) -> Any:
         context = self._context
@@ -115,7 +148,7 @@ class ScriptedTap:
         @functools.wraps(original)
         def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
             if context.here():
-                context.note_unseen("operations inside functions compiled by torch.jit")
+                context.note_unseen(_UNSEEN_JIT)
             # torch resolves the names in the function in the frame of whoever called script.
             return original(*args, _frames_up=_frames_up + 1, **kwargs)
 

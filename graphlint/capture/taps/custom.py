@@ -14,7 +14,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.registry import version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps.patching import patch
-from graphlint.capture.transforms import in_transform
+from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import Change, Op, Use
 from graphlint.record.header import Capability
 
@@ -37,7 +37,7 @@ class CustomFunctionsTap:
         plain = original.__func__
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            if context.quiet or not context.here() or in_transform():
+            if context.quiet or not context.here() or unrecorded_region() is not None:
                 return plain(cls, *args, **kwargs)
             before = context.guard.run("custom-functions", self._before, args, kwargs)
             context.quiet += 1

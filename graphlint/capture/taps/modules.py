@@ -16,6 +16,7 @@ from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.messages import message_of
 from graphlint.capture.taps.patching import patch
+from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import ModuleCall, ModuleMove
 from graphlint.record.header import Capability
 from graphlint.record.identity import ModuleId, Serial, SiteId, TensorId
@@ -55,7 +56,7 @@ class ModulesTap:
         context = self._context
 
         def _call_impl(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if context.quiet or not context.here():
+            if context.quiet or not context.here() or unrecorded_region() is not None:
                 return original(module, *args, **kwargs)
             running = context.guard.run("modules", self._before, module, args, kwargs)
             if running is None:

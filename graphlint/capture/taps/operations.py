@@ -5,6 +5,7 @@ A composite Python function is one call to it. It sees neither other threads nor
 """
 
 from contextlib import ExitStack
+from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -19,14 +20,18 @@ from graphlint.capture.modes import insert_mode, installed_modes, remove_mode
 from graphlint.capture.registry import is_leaf, version_of
 from graphlint.capture.sites import CallChain
 from graphlint.capture.taps import kinds
+from graphlint.capture.taps.replaced import Originals
 from graphlint.capture.transfers import TransferWriter
-from graphlint.capture.transforms import IN_TRANSFORMS, in_transform
+from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import Change, GradWrite, HostRead, Op, Use, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import ModuleId, Serial, TensorId
 
 MAX_OPERATIONS = 60_000
 """Operations of one step that are recorded; what comes after is said to be unseen."""
+
+
+_NATIVE = frozenset({BuiltinFunctionType, MethodDescriptorType, MethodWrapperType})
 
 
 class _Call:
@@ -115,8 +120,8 @@ class OperationsTap:
         """Notes what a call is given; None when the call is of no interest."""
         if self._context.quiet or kinds.is_ignored(function):
             return None
-        if in_transform():
-            self._context.note_unseen(IN_TRANSFORMS)
+        if (region := unrecorded_region()) is not None:
+            self._context.note_unseen(region)
             return None
         settled = self._context.settled
         chain = self._recorder.sites.chain(depth=4) if settled is None else settled
@@ -273,6 +278,7 @@ class _RecordingMode(TorchFunctionMode):
         super().__init__()
         self._tap = tap
         self._context = context
+        self._originals = Originals()
         self._active = False
         self._running = 0
 
@@ -295,6 +301,8 @@ class _RecordingMode(TorchFunctionMode):
         context = self._context
         if not (self._active and context.here()):
             return func(*args, **kwargs)
+        if type(func) not in _NATIVE:
+            func = self._originals.entered(func)
         call = context.guard.run("operations", self._tap.before, func, args, kwargs)
         self._running += 1
         try:
