@@ -118,8 +118,11 @@ def _dot(diagram: Diagram) -> str:
     for box in diagram.boxes:
         inside.setdefault(box.frame, []).append(box)
     _fill(graph, inside, "")
+    framed = {box.key for box in diagram.boxes if box.frame}
     for number, edge in enumerate(diagram.edges):
-        graph.edge(edge.tail, edge.head, id=str(number))
+        # Data enters a frame at a box's corner: at its middle, the arrow would cross the frame's words.
+        corner = {"headport": "nw"} if edge.kind in {"input", "cut"} and edge.head in framed else {}
+        graph.edge(edge.tail, edge.head, id=str(number), **corner)
     return str(graph.source)
 
 

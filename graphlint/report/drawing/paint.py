@@ -1,10 +1,11 @@
 """Writes a placed diagram as SVG: no scripts, no fonts of its own, a white ground, tooltips as `<title>`.
 
-Imports `diagram`, `layout`, `measure` and `palette`.
+Imports `captions`, `diagram`, `layout`, `measure` and `palette`.
 """
 
 from xml.sax.saxutils import escape, quoteattr
 
+from graphlint.report.drawing.captions import caption
 from graphlint.report.drawing.diagram import Box, Diagram, Edge, Frame
 from graphlint.report.drawing.layout import Curve, Layout, Rect
 from graphlint.report.drawing.measure import (
@@ -124,13 +125,16 @@ class _Painter:
 
     def _frame_words(self, frame: Frame, rect: Rect) -> None:
         color = INK if frame.times > 1 else GREY
-        y = rect.y + 14
-        self._text(rect.x + 8, y, frame.label, LINE_SIZE, weight="bold", color=color, halo=True)
+        found = caption(frame, rect, [curve for curve in self._layout.curves if curve is not None])
+        if not found.free:  # then an arrow passes behind the words
+            self._rect(found.rect, "#ffffff", "#ffffff", 0)
+        x, y = found.rect.x, rect.y + 14
+        self._text(x, y, frame.label, LINE_SIZE, weight="bold", color=color, halo=True)
         for line in frame.says:
             y += LINE_SIZE * LEADING
             look = look_of(frame.marks)
             self._text(
-                rect.x + 8,
+                x,
                 y,
                 line,
                 LINE_SIZE,
