@@ -137,10 +137,23 @@ class _Story:
             if unread and (name := self._namesake()) is not None:
                 return f": they belong to another {name} than the one that computes {self._loss}"
             told = f"{self._owners} {'is' if one else 'are'}n't" if not self._nameless() else "they aren't"
-            return f", nor do values: {told} used to compute {self._loss}" if unread else ""
+            return f", nor do values: {told} used to compute {self._loss}" if unread else self._left_torch()
         if not connection.cuts:
             return ""
-        return f". Values flow from {self._owners} to {self._loss}, but the gradient's way back is cut"
+        flow = f". Values flow from {self._owners} to {self._loss}, but"
+        if all(cut.kind == "host" for cut in connection.cuts):
+            return f"{flow} leave torch on the way, and what comes back has no graph"
+        return f"{flow} the gradient's way back is cut"
+
+    def _left_torch(self) -> str:
+        """Returns where values of the parameters leave torch, which may be how they come to the loss."""
+        reads = self._reads()
+        if not reads:
+            return ""
+        lines = listed([place(frame, near=self._frame) for frame in reads], limit=_MOST_CUTS)
+        return (
+            f". Values computed from {self._owners} leave torch at {lines}, and what comes back has no graph"
+        )
 
     def _namesake(self) -> str | None:
         """Returns the name that the model of these parameters shares with the one that was reached."""

@@ -367,3 +367,30 @@ def test_an_assignment_to_data_carries_values_and_cuts_the_gradient(run):
     judged = run(ASSIGNED)
     assert judged.lines("GL201") == [11, 8, 12]
     assert "`.data`" in judged.only("GL201").labels[1].text
+
+
+THROUGH_NUMPY = """\
+import torch
+from torch import nn
+
+generator, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+optimizer = torch.optim.SGD(generator.parameters(), lr=0.1)
+for step in range(2):
+    optimizer.zero_grad()
+    images = generator(torch.ones(3, 2)).detach().numpy()
+    loss = critic(torch.from_numpy(images.clip(-1, 1))).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_the_message_says_that_values_leave_torch_through_numpy(run):
+    told = "Values computed from `generator` leave torch at line 8, and what comes back has no graph."
+    assert run(THROUGH_NUMPY).only("GL201").message.endswith(told)
+
+
+def test_the_message_says_that_values_leave_torch_as_python_numbers(run):
+    code = THROUGH_NUMPY.replace(".detach().numpy()", "").replace(
+        "torch.from_numpy(images.clip(-1, 1))", "torch.tensor([[value.item() for value in images[0]]])"
+    )
+    assert "to `loss`, but leave torch on the way, and what comes" in run(code).only("GL201").message
