@@ -8,7 +8,7 @@ import atexit
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast, get_args, overload
@@ -282,7 +282,7 @@ def audit(
     Raises:
         UsageError: an argument is wrong.
     """
-    if steps is not None and steps < 1:
+    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
         raise UsageError(f"steps={steps!r}: give a whole number from 1, or None")
     _refuse_unknown("level", level, get_args(Level))
     _refuse_unknown("on_finding", on_finding, get_args(OnFinding))
@@ -303,6 +303,8 @@ def _refuse_unknown(name: str, value: object, known: tuple[str, ...]) -> None:
 
 
 def _entries(value: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{value!r}: give a name or a list of names")
     return tuple(value.split(",")) if isinstance(value, str) and value else tuple(value)
 
 

@@ -20,6 +20,9 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 class _Identity(msgspec.Struct):
     """The part of a header that is checked before the rest is believed."""
 
@@ -65,7 +68,7 @@ def decode(lines: Iterable[bytes], *, origin: str) -> Iterator[Record]:
             _check_identity(line, origin)
         try:
             yield _DECODER.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             if not line.endswith(b"\n") and number > 1:
                 return
             raise TraceError(f"{origin}:{number}: not a trace record: {error}") from error
@@ -74,7 +77,7 @@ def decode(lines: Iterable[bytes], *, origin: str) -> Iterator[Record]:
 def _check_identity(line: bytes, origin: str) -> None:
     try:
         identity = msgspec.json.decode(line, type=_Identity)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise TraceError(f"{origin}:1: not a graphlint trace: {error}") from error
     if identity.format != FORMAT_NAME:
         raise TraceError(f"{origin}:1: not a graphlint trace: no header naming {FORMAT_NAME!r}")
@@ -92,21 +95,33 @@ def load(path: Path) -> Trace:
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            return Trace.from_records(decode(_whole_lines(stream), origin=str(path)), origin=str(path))
+            return Trace.from_records(
+                decode(_whole_lines(stream, origin=str(path)), origin=str(path)), origin=str(path)
+            )
     except gzip.BadGzipFile as error:
         raise TraceError(f"{path}: not a gzip file: {error}") from error
     except OSError as error:
         raise TraceError(f"{path}: can't be read: {error.strerror or error}") from error
 
 
-def _whole_lines(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields lines until the compressed stream breaks off, as a killed run leaves it."""
+def _whole_lines(stream: Iterable[bytes], *, origin: str) -> Iterator[bytes]:
+    """Yields lines until the compressed stream breaks off, as a killed run leaves it.
+
+    Raises:
+        TraceError: it breaks off before the first line.
+    """
     lines = iter(stream)
+    first = True
     while True:
         try:
             line = next(lines)
-        except (StopIteration, EOFError, zlib.error):
+        except StopIteration:
             return
+        except (EOFError, zlib.error) as error:
+            if first:
+                raise TraceError(f"{origin}: not a graphlint trace: {error}") from error
+            return
+        first = False
         yield line
 
 

@@ -336,6 +336,10 @@ def test_generators_and_classes_are_refused(make_trainer) -> None:
     ("arguments", "words"),
     [
         ({"steps": 0}, "steps=0: give a whole number from 1"),
+        ({"steps": 1.5}, "steps=1.5: give a whole number from 1"),
+        ({"steps": "3"}, "steps='3': give a whole number from 1"),
+        ({"steps": True}, "steps=True: give a whole number from 1"),
+        ({"select": 5}, "5: give a name or a list of names"),
         ({"level": "high"}, "level='high': give one of auto, full, watch"),
         ({"on_finding": "stop"}, "on_finding='stop': give one of report, raise"),
     ],

@@ -172,6 +172,8 @@ def test_gzip_file_cut_anywhere_loads_or_says_that_it_is_none(tmp_path):
         (encode(HEADER) + b'{"record":"source","path":"a","text":"","x":1}\n', "2: not a trace record"),
         (encode(HEADER) + b'{"record":"source","path":"a","text":"\xff"}\n', "2: not a trace record"),
         (encode(HEADER) + encode(RECORDS[4]) + encode(RECORDS[2]), "3: a record follows the end"),
+        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "1: not a graphlint trace"),
+        (encode(HEADER) + b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "2: not a trace record"),
     ],
 )
 def test_foreign_file_is_refused_with_its_line(tmp_path, content, reason):
@@ -188,6 +190,15 @@ def test_plain_text_named_gz_is_refused(tmp_path):
     path.write_bytes(encode(HEADER))
     with pytest.raises(TraceError, match="not a gzip file"):
         load(path)
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08garbage, and more of it", gzip.compress(b"x" * 99)[:15]])
+def test_a_gzip_file_without_a_whole_line_is_refused_for_what_it_is(tmp_path, content):
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match="not a graphlint trace") as caught:
+        load(path)
+    assert "empty" not in str(caught.value)
 
 
 def test_gzip_of_something_else_is_refused(tmp_path):
