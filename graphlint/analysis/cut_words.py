@@ -3,6 +3,7 @@
 May import `record` and the rest of `analysis`. Nothing is decided here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from graphlint.record.tables import Frame
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
+_DRAWN = re.compile(r"\.sample\(")
 _HARD = (
     "replace the hard choice{where} by something with a gradient for training (a softmax, a sigmoid, a "
     "straight-through estimate)"
@@ -90,6 +92,8 @@ class CutWords:
                 Place(decorated, "computed without a graph"),
             ]
             return (*found, Place(call, "called here")) if call is not None else tuple(found)
+        if self._in_library(cut):
+            return (Place(block, "cut here: what this line calls computes without gradients"),)
         found = [Place(block, "cut here: gradients are switched off from here on")]
         if call is not None and (call.path, call.line) != (block.path, block.line):
             found.append(Place(call, "computed without a graph"))
@@ -143,9 +147,22 @@ class CutWords:
         if block is not None and self._decorated(cut) is not None:
             return f"take the decorator off ({place(block)})"
         call = self._facts.graphs.common_frame(cut.site, cut.grad_site or self._seen_from)
+        if block is not None and self._in_library(cut):
+            drawn = self._facts.sources.call(block.path, block.line, _DRAWN) is not None
+            return f"use a call that keeps the gradient{' (rsample)' if drawn else ''} at {place(block)}"
+        if block is None and call is not None:
+            return f"switch gradients on again before {place(call)}, as torch.set_grad_enabled(True) does"
         quoted = self._facts.wording.call_at(call) if call is not None else None
         entered = f" ({place(block)})" if block is not None else ""
         return f"run {quoted or 'that call'} with gradients on, outside of `no_grad`{entered}"
+
+    def _in_library(self, cut: Cut) -> bool:
+        """Tells whether the call that cuts switched gradients off for itself, as torch's `sample` does."""
+        entered, at = self._facts.graphs.frame(cut.grad_site), self._facts.graphs.frame(cut.site)
+        if entered is None or entered != at or self._decorated(cut) is not None:
+            return False
+        statement = self._facts.sources.statement(entered.path, entered.line)
+        return statement is not None and not statement.opens_block
 
     def reads(self, backward: Backward, parameters: tuple[TensorId, ...]) -> tuple[Frame, ...]:
         """Returns the lines that read values computed from the parameters into Python before a backward."""

@@ -82,7 +82,7 @@ class Cuts:
         used, frozen = self._read(links, wanted & flow.tensors)
         cuts: dict[tuple[SiteId | None, Serial], Cut] = {}
         for result, link in links:
-            if self._carries(link, result):
+            if self._carries(link, result) or self._stands_beside(link, result):
                 continue
             for source in link.sources:
                 if source.tensor in carried and source.requires_grad and source.tensor != result:
@@ -164,6 +164,19 @@ class Cuts:
             case ModuleCall() | None:
                 row = self._facts.trace.tensors.get(result)
                 return row is not None and row.requires_grad and not row.leaf
+
+    def _stands_beside(self, link: Link, result: TensorId) -> bool:
+        """Tells whether a call that gives several tensors carries the gradient on in another of them.
+
+        Then a result of numbers without a gradient was made from the other arguments, as the second of
+        `torch.broadcast_tensors(mean, scale)`; a result of positions is a cut all the same.
+        """
+        op = link.event
+        row = self._facts.trace.tensors.get(result)
+        if not isinstance(op, Op) or row is None or not row.dtype.startswith(_DIFFERENTIABLE):
+            return False
+        others = zip(op.outputs, op.output_grads, strict=False)
+        return op.grad_mode and result in op.outputs and any(asks for t, asks in others if t != result)
 
     def _cut(self, link: Link, source: Source, result: TensorId) -> Cut:
         event = link.event

@@ -56,6 +56,7 @@ from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import Serial
 from graphlint.record.tables import Frame
 
 _Journey = tuple[str, str, int, int]
@@ -81,15 +82,17 @@ def check(facts: Facts) -> Iterator[Occurrence]:
 
 
 def _sightings(facts: Facts) -> Iterator[_Sighting]:
+    returned: set[Serial] = set()
     for transfer in real_moves(facts):
         moved = move(facts, transfer)
         if moved is None:
             continue
         if (back := find_return(facts, transfer)) is not None:
+            returned.add(transfer.serial)
             yield _returned(facts, back, moved)
         elif (detour := find_detour(facts, transfer)) is not None:
             left = move(facts, detour.out)
-            if left is not None and left.step == moved.step:
+            if left is not None and left.step == moved.step and detour.out.serial not in returned:
                 yield _detoured(facts, detour, left, moved)
         elif (hop := find_hop(facts, transfer)) is not None:
             yield _hopped(facts, hop, moved)
@@ -117,17 +120,33 @@ def _keep(facts: Facts, found: Return, back: Move, left: Frame | None) -> str:
     home = found.home.device
     away = bare(facts, found.back.source.tensor, back.frame) or bare(facts, found.out.result, back.frame)
     result = bare(facts, found.back.result, back.frame)
+    result = result if result is None or result.isidentifier() else None
     taken = {away, result}
     kept = next((name for name in names(facts, found.home.tensor, back.frame) if name not in taken), None)
     if kept is not None:
         return f"use `{kept}`, which is still on {home}, and drop the move at {place(back.frame)}."
-    before = f" before {place(left, near=back.frame)} moves it" if left is not None else ""
+    loop = facts.graphs.common_frame(found.back.site, found.out.site)
+    if loop is not None and loop.line != back.frame.line:
+        gone = {*names(facts, found.out.result, loop), *names(facts, found.back.result, loop)}
+        moving = facts.sources.statement(left.path, left.line) if left is not None else None
+        gone.update(moving.targets if moving is not None else ())
+        held = next((name for name in names(facts, found.home.tensor, loop) if name not in gone), None)
+        if held is not None:
+            return (
+                f"use `{held}` at {place(loop, near=back.frame)}, which is still on {home}, instead of what "
+                f"{place(back.frame)} moves back."
+            )
+    at, source = back.frame, left
+    if source == at:
+        # One line moves it there and back: tell the two apart by who calls it.
+        source, at = facts.graphs.parting(found.out.site, found.back.site) or (source, at)
+    before = f" before {place(source, near=at)} moves it" if source is not None else ""
     if result is not None and result != away:
         return f"keep the tensor on {home} as `{result}`{before}, and drop the move at {place(back.frame)}."
     own = f"`{away}_{home.partition(':')[0]}`" if away is not None and away.isidentifier() else "of its own"
     return (
         f"keep the tensor on {home} under a name {own}{before}, and use that instead of the move at "
-        f"{place(back.frame)}."
+        f"{place(at)}."
     )
 
 

@@ -246,7 +246,8 @@ def _times(number: int) -> str:
 def _keep(facts: Facts, values: Sequence[list[_Sent]], near: str, *, only_line: bool) -> str:
     one = len(values) == 1
     if only_line:
-        return f"send {'it' if one else 'them'} once, before the code that repeats {near}."
+        copies = "it once, and use that copy" if one else "them once, and use those copies"
+        return f"send {copies} each time that {near} runs."
     first = values[0][0]
     kept = [bare(facts, chain[0].arrival.stop.tensor, first.frame) for chain in values]
     named = [f"`{name}`" for name in kept if name is not None]

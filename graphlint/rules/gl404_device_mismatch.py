@@ -115,7 +115,7 @@ def _fix(facts: Facts, found: Mismatch) -> str:
         when = ", before the optimizer is made" if first.tensor in facts.devices.parameters else ""
         return f"move {owner} to {to} as well{when}: `.to({to!r})`."
     if first.held:
-        name = first.name.removeprefix("self.") if first.name is not None else "name"
+        name = first.name.rpartition(".")[2] if first.name is not None else "name"
         where = f"at {place(first.kept, near=found.blamed)}" if first.kept is not None else "in its __init__"
         return (
             f"register it in the module {where}, `self.register_buffer({name!r}, ...)`: a moved module takes "

@@ -195,6 +195,30 @@ for step in range(3):
 """,
         ("GL401", 6, "keep the tensor on cpu as `on_host` before line 16 moves it"),
     ),
+    "a batch whose other half lies on the host": (
+        """
+head = nn.Linear(11, 1)
+def to(batch, device):
+    return {key: value.to(device) for key, value in batch.items()}
+for step in range(3):
+    batch = {"text": torch.randn(4, 8)}
+    sent = to(batch, "cuda")
+    made = model(sent["text"])
+    back = to({"text": sent["text"], "made": made}, "cpu")
+    update(head(torch.cat([back["made"], back["text"]], 1)).mean().to("cuda"))
+""",
+        ("GL401", 4, "before line 18 moves it, and use that instead of the move at line 20"),
+    ),
+    "shuffled on the host": (
+        """
+for step in range(3):
+    x = torch.randn(4, 8)
+    x = x.to("cuda")
+    shuffled = x.cpu()[torch.randperm(4)].to("cuda")
+    update(model(shuffled).square().mean())
+""",
+        ("GL401", 5, "keep the tensor on cpu under a name `x_cpu` before line 15 moves it"),
+    ),
     "a constant of the loop": (
         """
 weights = torch.tensor([0.2, 0.3, 0.5])
