@@ -282,8 +282,8 @@ def audit(
     Raises:
         UsageError: an argument is wrong.
     """
-    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
-        raise UsageError(f"steps={steps!r}: give a whole number from 1, or None")
+    if steps is not None:
+        _refuse_no_count("steps", steps)
     _refuse_unknown("level", level, get_args(Level))
     _refuse_unknown("on_finding", on_finding, get_args(OnFinding))
     if level == "full" and steps is not None and steps <= FULL_STEPS:
@@ -295,6 +295,11 @@ def audit(
         steps=steps,
     )
     return made if function is None else made(function)
+
+
+def _refuse_no_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name}={value!r}: give a whole number from 1, or None")
 
 
 def _refuse_unknown(name: str, value: object, known: tuple[str, ...]) -> None:
