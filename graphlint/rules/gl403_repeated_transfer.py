@@ -247,7 +247,7 @@ def _keep(facts: Facts, values: Sequence[list[_Sent]], near: str, *, only_line: 
     one = len(values) == 1
     if only_line:
         copies = "it once, and use that copy" if one else "them once, and use those copies"
-        return f"send {copies} each time that {near} runs."
+        return f"send {copies} wherever {near} needs {'it' if one else 'them'}."
     first = values[0][0]
     kept = [bare(facts, chain[0].arrival.stop.tensor, first.frame) for chain in values]
     named = [f"`{name}`" for name in kept if name is not None]
