@@ -20,6 +20,9 @@ Reason = Literal["start", "call", "batch", "optimizer", "manual"]
 MAX_UNFINISHED_BATCHES = 256
 """Batches without an update after which a step is cut all the same."""
 
+MAX_UNFINISHED_BACKWARDS = 1024
+"""Backwards without an update after which a step is cut all the same."""
+
 MAX_REPEATED_UPDATES = 16
 """Updates by one optimizer, with nothing else between them, after which waiting for another one ends."""
 
@@ -59,6 +62,7 @@ class StepClock:
         self._order: list[OptimizerId] = []
         self._updated = False
         self._batches = 0
+        self._backwards = 0
         self.trained = False
 
     def _cut(self, reason: Reason, after: Serial) -> None:
@@ -97,6 +101,9 @@ class StepClock:
         self._last_update = None
         if not self._optimizer_ever_stepped:
             self._leaves = [(weakref.ref(leaf), version_of(leaf)) for leaf in leaves[:_WATCHED_LEAVES]]
+        self._backwards += 1
+        if self._backwards >= MAX_UNFINISHED_BACKWARDS and not self.by_hand:
+            self._cut("optimizer", serial)
 
     def leaf_changed(self, serial: Serial) -> None:
         """An operation changed a leaf in place, as an update by hand does."""

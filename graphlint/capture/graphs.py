@@ -136,7 +136,8 @@ class Walk:
     def has(self, shape: "Shape") -> bool:
         """Tells whether the same code built this graph on the same leaves."""
         return (
-            shape.kinds == self.kinds
+            len(shape.kinds) == len(self.kinds)
+            and shape.kinds == self.kinds
             and shape.targets == self._targets
             and shape.roots == self.roots
             and all(test(leaf) for test, (_, leaf) in zip(shape.leaves, self.leaves, strict=True))

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from graphlint.capture import clock
 from graphlint.capture.clock import MAX_REPEATED_UPDATES, StepClock
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
@@ -250,6 +251,32 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever(record) -> Non
         update(critic, optimizers[0])
 
     assert steps_of(record(work)) == [MAX_REPEATED_UPDATES, 1, 1, 1, 1, 2, 2]
+
+
+def test_an_update_is_not_waited_for_for_ever(record, pair, monkeypatch) -> None:
+    monkeypatch.setattr(clock, "MAX_UNFINISHED_BACKWARDS", 4)
+    net, optimizer = pair
+
+    def work() -> None:
+        for _ in range(10):
+            net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert steps_of(record(work), Backward) == [4, 4, 2]
+    assert record(work, "watch").end.steps == 3
+
+
+def test_backwards_without_an_update_are_folded_in_the_end(record, pair, monkeypatch) -> None:
+    monkeypatch.setattr(clock, "MAX_UNFINISHED_BACKWARDS", 2)
+    net, _ = pair
+
+    def work() -> None:
+        for _ in range(40):
+            torch.autograd.grad(net(torch.ones(1, 2)).sum(), list(net.parameters()))
+
+    trace = record(work, "auto")
+    assert trace.end.steps == 20
+    assert len([event for event in trace.events if isinstance(event, Backward)]) < 15
 
 
 def test_marks_by_hand_win(record, pair) -> None:

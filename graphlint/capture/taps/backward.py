@@ -22,6 +22,9 @@ from graphlint.record.identity import GraphId, Serial, SiteId, TensorId
 MAX_GRAPHS = 100
 """Different graphs that are stored in one run; of further ones only the number of nodes is kept."""
 
+MAX_NODES = 200_000
+"""Nodes in all the graphs that are stored in one run: about as many as fit in 200 MB."""
+
 _Entry = Literal["Tensor.backward", "autograd.backward", "autograd.grad"]
 
 
@@ -74,6 +77,7 @@ class BackwardTap:
         self._depth = 0
         self._known: dict[SiteId | None, list[_Stored]] = {}
         self._count = 0
+        self._nodes = 0
         self.wants_full = False
 
     def arm(self, stack: ExitStack) -> None:
@@ -187,14 +191,15 @@ class BackwardTap:
         recorder = self._recorder
         graph: GraphId | None = None
         leaves = tuple([recorder.tensor(variable) for _, variable in walk.leaves])
-        if self._count < MAX_GRAPHS:
+        if self._count < MAX_GRAPHS and self._nodes < MAX_NODES:
             self._count += 1
+            self._nodes += min(len(walk.nodes), MAX_STORED_NODES)
             self.wants_full = not self._context.full
             graph = self._context.graphs.store(walk, leaves, full=self._context.full)
             if len(walk.nodes) > MAX_STORED_NODES:
                 self._context.note_unseen(f"nodes of a graph beyond the first {MAX_STORED_NODES}")
         else:
-            self._context.note_unseen(f"graphs of further shapes than the first {MAX_GRAPHS}")
+            self._context.note_unseen(f"graphs of further shapes than the first {self._count}")
         return _Stored(
             graph,
             tuple(recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor)),

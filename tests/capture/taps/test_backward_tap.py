@@ -115,6 +115,19 @@ def test_graphs_past_the_limit_are_counted_only(record, events, monkeypatch) -> 
     assert trace.end.unseen == ("graphs of further shapes than the first 2",)
 
 
+def test_nodes_of_all_graphs_are_limited(record, events, monkeypatch) -> None:
+    monkeypatch.setattr(tap, "MAX_NODES", 5)
+
+    def work() -> None:
+        for _ in range(3):
+            torch.ones(2, requires_grad=True).sin().sum().backward()
+
+    trace = record(work)
+    assert len(trace.graphs) == 2
+    assert [event.graph is None for event in events(trace, Backward)] == [False, False, True]
+    assert trace.end.unseen == ("graphs of further shapes than the first 2",)
+
+
 def test_two_lines_that_build_one_shape_are_two_graphs(record, events) -> None:
     def work() -> None:
         x = torch.ones(2, requires_grad=True)
