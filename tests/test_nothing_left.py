@@ -35,6 +35,9 @@ def installed() -> dict[str, object]:
         "inference": (torch.inference_mode.__enter__, torch.inference_mode.__exit__),
         "compile": torch.compile,
         "script": torch.jit.script,
+        "trace": torch.jit.trace,
+        "trace_module": torch.jit.trace_module,
+        "export": torch.export.export,
         "record": (torch.autograd.profiler.record_function.__enter__,),
         "modes": tuple(_get_current_function_mode_stack()),
     }
