@@ -29,7 +29,8 @@ def installed() -> dict[str, object]:
         torch.cuda.memory: ("empty_cache",),
         gc: ("collect",),
         torch: ("compile",),
-        torch.jit: ("script", "trace", "trace_module"),
+        torch.jit: ("script",),
+        torch.jit._trace: ("_trace_impl",),
         torch.export: ("export",),
         eval_frame: ("set_eval_frame", "_maybe_set_eval_frame"),
     }

@@ -8,6 +8,7 @@ be symbols: to read a size as a number would fix it in what is being traced.
 import torch
 
 IN_TRANSFORMS = "operations inside torch.func transforms"
+IN_JIT = "operations inside functions compiled by torch.jit"
 IN_TRACING = "operations on fake tensors and in exported functions"
 
 _KEYS = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
@@ -17,6 +18,8 @@ def unrecorded_region() -> str | None:
     """Returns what is not recorded here, in the record's words; None where everything is."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return IN_TRANSFORMS
+    if torch._C._get_tracing_state() is not None:
+        return IN_JIT
     if torch._C._len_torch_dispatch_stack() and any(
         torch._C._get_dispatch_mode(key) is not None for key in _KEYS
     ):

@@ -15,10 +15,9 @@ import torch
 
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
-from graphlint.capture.transforms import IN_TRACING
+from graphlint.capture.transforms import IN_JIT, IN_TRACING
 
 _UNSEEN = "operations inside functions compiled by torch.compile"
-_UNSEEN_JIT = "operations inside functions compiled by torch.jit"
 
 
 class CompiledTap:
@@ -122,8 +121,8 @@ class ScriptedTap:
     def arm(self, stack: ExitStack) -> None:
         """Wraps `torch.jit.script`, and the functions that trace."""
         patch(stack, torch.jit, "script", self._wrap)
-        for name in ("trace", "trace_module"):
-            patch(stack, torch.jit, name, partial(self._wrap_trace, _UNSEEN_JIT))
+        # Not `torch.jit.trace` itself: Dynamo, when it is first used, replaces that for good.
+        patch(stack, torch.jit._trace, "_trace_impl", partial(self._wrap_trace, IN_JIT))
         patch(stack, torch.export, "export", partial(self._wrap_trace, IN_TRACING))
 
     def _wrap_trace(self, unseen: str, original: Any) -> Any:
@@ -148,7 +147,7 @@ class ScriptedTap:
         @functools.wraps(original)
         def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
             if context.here():
-                context.note_unseen(_UNSEEN_JIT)
+                context.note_unseen(IN_JIT)
             # torch resolves the names in the function in the frame of whoever called script.
             return original(*args, _frames_up=_frames_up + 1, **kwargs)
 

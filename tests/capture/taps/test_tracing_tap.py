@@ -30,10 +30,6 @@ def traced(model: nn.Module) -> str:
     return _unmangled(torch.jit.trace(model, torch.ones(2, 3)).graph)
 
 
-def traced_by_name(model: nn.Module) -> str:
-    return _unmangled(torch.jit.trace_module(model, {"forward": torch.ones(2, 3)}).graph)
-
-
 def _unmangled(graph: Any) -> str:
     """Returns the graph without the numbers that torch gives to equal classes."""
     return re.sub(r"___torch_mangle_\d+\.", "", str(graph))
@@ -54,7 +50,6 @@ def made_symbolic(_: nn.Module) -> str:
 
 FORMS: dict[str, Callable[[nn.Module], str]] = {
     "jit.trace": traced,
-    "jit.trace_module": traced_by_name,
     "export": lambda model: exported(model, strict=False),
     "strict export": lambda model: exported(model, strict=True),
     "make_fx": made_symbolic,
