@@ -27,6 +27,7 @@ from graphlint.capture.taps.batches import BatchesTap
 from graphlint.capture.taps.cleanup import CleanupTap
 from graphlint.capture.taps.compiled import CompiledTap, ScriptedTap
 from graphlint.capture.taps.custom import CustomFunctionsTap
+from graphlint.capture.taps.distributed import DistributedTap
 from graphlint.capture.taps.modules import ModuleMovesTap, ModulesTap
 from graphlint.capture.taps.operations import OperationsTap
 from graphlint.capture.taps.optimizer import OptimizerTap
@@ -121,8 +122,8 @@ class Session:
             self._cut, lambda: len(self._recorder.optimizers.live()), lambda: self._recorder.last_serial
         )
         self._context = CaptureContext(self._recorder, self._clock)
-        self._backward = BackwardTap(self._context)
         self._operations = OperationsTap(self._context, below)
+        self._backward = BackwardTap(self._context, self._operations.suspend, self._operations.resume)
         self._full_taps = (
             self._operations,
             ModulesTap(self._context),
@@ -142,6 +143,7 @@ class Session:
         for tap in taps:
             tap.arm(stack)
             context.guard.arm(tap.capability)
+        DistributedTap(context, self._operations.suspend, self._operations.resume).arm(stack)
         CompiledTap(context, self._suspend, self._resume).arm(stack)
         ScriptedTap(context, self._suspend, self._resume).arm(stack)
         stack.callback(self._operations.remove)

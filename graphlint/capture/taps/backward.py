@@ -4,6 +4,7 @@ The graph is walked just before the engine runs; nothing of it is held afterward
 """
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 
@@ -67,12 +68,23 @@ class _Stored(NamedTuple):
 
 
 class BackwardTap:
-    """Records backwards with the graph that each was given, and stamps what they freed."""
+    """Records backwards with the graph that each was given, and stamps what they freed.
+
+    Args:
+        context: the capture.
+        suspend: takes the recording mode off while the engine runs: it hands the thread's state on to threads
+            of torch's own (see `taps.distributed`).
+        resume: puts it back.
+    """
 
     capability: Capability = "backward"
 
-    def __init__(self, context: CaptureContext) -> None:
+    def __init__(
+        self, context: CaptureContext, suspend: Callable[[], None], resume: Callable[[], None]
+    ) -> None:
         self._context = context
+        self._suspend = suspend
+        self._resume = resume
         self._recorder = context.recorder
         self._depth = 0
         self._known: dict[SiteId | None, list[_Stored]] = {}
@@ -99,6 +111,7 @@ class BackwardTap:
             context.check_stop()
             context.quiet += 1
             self._depth += 1
+            context.guard.run("operations", self._suspend)
             try:
                 result = original(t_outputs, *args, **kwargs)
             except BaseException as error:
@@ -108,6 +121,8 @@ class BackwardTap:
             finally:
                 self._depth -= 1
                 context.quiet -= 1
+                if not self._depth:
+                    context.guard.run("operations", self._resume)
             context.guard.run("backward", self._after, started, result, None)
             return result
 
