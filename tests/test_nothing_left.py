@@ -37,7 +37,7 @@ def installed() -> dict[str, object]:
         "script": torch.jit.script,
         "trace": torch.jit._trace._trace_impl,
         "export": torch.export.export,
-        "record": (torch.autograd.profiler.record_function.__enter__,),
+        "record": torch.autograd.profiler.record_function.__exit__,
         "modes": tuple(_get_current_function_mode_stack()),
     }
 
