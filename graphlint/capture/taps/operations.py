@@ -4,8 +4,9 @@ A `TorchFunctionMode` sees what the dispatcher can't: a no-op `.to()`, `.detach(
 A composite Python function is one call to it. It sees neither other threads nor compiled regions.
 """
 
+import sys
 from contextlib import ExitStack
-from types import BuiltinFunctionType, MethodDescriptorType, MethodWrapperType
+from types import BuiltinFunctionType, FrameType, MethodDescriptorType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -139,10 +140,20 @@ class OperationsTap:
         inputs = tuple(self._recorder.use(tensor) for tensor in tensors)
         call = _Call(function, chain, tensors, inputs)
         call.host_inputs = self._host.find(args)
-        call.asks_device = kinds.asks_device(function, args, kwargs)
+        if kinds.asks_device(function, args, kwargs):
+            call.asks_device = not self._called_by_torch(sys._getframe(3))
         if kinds.is_grad_assignment(function):
             call.had_grad = is_leaf(tensors[0]) and tensors[0].grad is not None
         return call
+
+    def _called_by_torch(self, frame: FrameType | None) -> bool:
+        """Tells whether torch's own code makes a call, as a gradient scaler does: the user didn't ask for it.
+
+        A device context of the user's hands calls on from torch's code too.
+        """
+        while frame is not None and frame.f_code.co_name == "__torch_function__":
+            frame = frame.f_back
+        return frame is not None and self._recorder.sites.is_internal_code(frame.f_code)
 
     def after(self, call: _Call, result: Any, error: BaseException | None) -> None:
         """Emits the event of a call that came back or raised."""

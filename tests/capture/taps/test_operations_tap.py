@@ -305,3 +305,15 @@ def test_no_backward_is_an_operation(record, events) -> None:
     trace = record(lambda: torch.ones(1, requires_grad=True).exp().backward())
     assert len(events(trace, Backward)) == 1
     assert "torch.Tensor.backward" not in {event.name for event in events(trace, Op)}
+
+
+def test_moves_that_torch_makes_by_itself_are_no_transfers_of_the_users(record, events) -> None:
+    def work() -> None:
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones((), requires_grad=True) * 2)
+        torch.ones(2).to("cpu")
+        with torch.device("cpu"):
+            torch.ones(3).to("cpu")
+
+    moves = events(record(work), Transfer)
+    assert [move.noop for move in moves] == [True, True]
