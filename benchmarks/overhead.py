@@ -33,7 +33,7 @@ BARS = {
 
 MEMORY_BAR = 1.05
 
-BLOCK_STEPS = {"a": 20, "b": 4, "c": 4}
+BLOCK_STEPS = {"a": 10, "b": 3, "c": 3}
 
 
 def session(level: str) -> AbstractContextManager[object]:
@@ -59,45 +59,47 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 }
 
 
-def seconds_a_step(step: Step, count: int) -> float:
-    """Returns the CPU seconds of one step, the mean of `count`."""
-    start = time.thread_time()
+def step_seconds(step: Step, count: int) -> list[float]:
+    """Returns the CPU seconds of each of `count` steps."""
+    seconds = []
     for _ in range(count):
+        start = time.thread_time()
         step()
-    return (time.thread_time() - start) / count
+        seconds.append(time.thread_time() - start)
+    return seconds
 
 
 def ratios(workload: Workload, rounds: int, names: list[str]) -> tuple[float, dict[str, float]]:
-    """Returns the plain step's seconds, and each variant's median ratio to the plain blocks around it."""
+    """Returns the plain step's median seconds, and each variant's ratio to the plain blocks around it."""
     step = workload.make()
     count = BLOCK_STEPS[workload.name]
-    seconds_a_step(step, 5)
-    measured: dict[str, list[float]] = {name: [] for name in names}
-    plain_seconds: list[float] = []
+    step_seconds(step, 5)
+    by_round: dict[str, list[float]] = {name: [] for name in names}
+    plain: list[float] = []
     for _ in range(rounds):
         for name in names:
-            before = seconds_a_step(step, count)
+            around = step_seconds(step, count)
             with VARIANTS[name]():
-                step()
-                inside = seconds_a_step(step, count)
-            after = seconds_a_step(step, count)
-            plain = (before + after) / 2
-            plain_seconds.append(plain)
-            measured[name].append(inside / plain)
-    return statistics.median(plain_seconds), {n: statistics.median(v) for n, v in measured.items()}
+                step_seconds(step, 2)
+                within = step_seconds(step, count)
+            around += step_seconds(step, count)
+            plain += around
+            by_round[name].append(statistics.median(within) / statistics.median(around))
+    found = {name: Ratio(statistics.median(by_round[name]), min(inside[name]) / min(plain)) for name in names}
+    return statistics.median(plain), found
 
 
 def run_ratio(workload: Workload, rounds: int) -> float:
     """Returns the median ratio of a run of 200 steps at the default level, entering and leaving included."""
     step = workload.make()
-    seconds_a_step(step, 5)
+    step_seconds(step, 5)
     found = []
     for _ in range(rounds):
-        plain = seconds_a_step(step, RUN_STEPS)
+        plain = sum(step_seconds(step, RUN_STEPS))
         start = time.thread_time()
         with session("auto"):
-            seconds_a_step(step, RUN_STEPS)
-        found.append((time.thread_time() - start) / RUN_STEPS / plain)
+            step_seconds(step, RUN_STEPS)
+        found.append((time.thread_time() - start) / plain)
     return statistics.median(found)
 
 
@@ -128,7 +130,7 @@ def child(name: str, level: str) -> None:
     (workload,) = (workload for workload in WORKLOADS if workload.name == name)
     with nullcontext() if level == "plain" else session(level):
         step = workload.make()
-        seconds_a_step(step, RUN_STEPS if name == "a" else 30)
+        step_seconds(step, RUN_STEPS if name == "a" else 30)
     print(_peak_resident())
 
 
