@@ -85,8 +85,8 @@ def ratios(workload: Workload, rounds: int, names: list[str]) -> tuple[float, di
             around += step_seconds(step, count)
             plain += around
             by_round[name].append(statistics.median(within) / statistics.median(around))
-    found = {name: Ratio(statistics.median(by_round[name]), min(inside[name]) / min(plain)) for name in names}
-    return statistics.median(plain), found
+    medians = {name: statistics.median(found) for name, found in by_round.items()}
+    return statistics.median(plain), medians
 
 
 def run_ratio(workload: Workload, rounds: int) -> float:
