@@ -27,6 +27,9 @@ from graphlint.version import __version__
 FAULT = 2
 """Exit code of wrong usage and of graphlint's own failure."""
 
+UNREAD = 141
+"""Exit code when the reader of the output has gone, as a shell gives it for a program that SIGPIPE ended."""
+
 
 _HELP = """Audits PyTorch training loops.
 
@@ -80,8 +83,8 @@ def _invoke(arguments: list[str]) -> int:
 class _Guard:
     """Turns what ends a command early into a message and an exit code.
 
-    A mistake of the user's is one line. Anything else is a fault of graphlint's own: its traceback, and the
-    request to report it. `SystemExit` passes.
+    A mistake of the user's is one line; a reader that has gone (`| head`) is none. Anything else is a fault
+    of graphlint's own: its traceback, and the request to report it. `SystemExit` passes.
     """
 
     def __init__(self, stderr: TextIO | None) -> None:
@@ -96,6 +99,9 @@ class _Guard:
     ) -> bool:
         if error is None or isinstance(error, SystemExit | GeneratorExit):
             return False
+        if isinstance(error, BrokenPipeError):
+            self.code = UNREAD
+            return True
         self.code = FAULT
         text = _one_line(error)
         if text is not None:
@@ -135,6 +141,6 @@ def _one_line(error: BaseException) -> str | None:
         return " ".join(str(error).split())
     if isinstance(error, KeyboardInterrupt):
         return "interrupted before the report was complete"
-    if isinstance(error, OSError) and error.errno in {errno.EPIPE, errno.ENOSPC, errno.EIO}:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO}:
         return f"can't write the output: {os.strerror(error.errno)}"
     return None

@@ -1,12 +1,14 @@
 """What works without torch does so in a fresh interpreter; the commands that read saved traces and rules."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from graphlint.cli.main import UNREAD
 from graphlint.version import __version__
 
 HEAVY = ("torch", "rich", "networkx", "graphviz", "jinja2", "torchviz")
@@ -23,6 +25,27 @@ def python(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
         cwd=directory,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize(
+    "command", [["explain", "GL101"], ["rules"], ["rules", "--format", "json"], ["--help"]]
+)
+def test_a_reader_that_has_gone_is_met_in_silence(command: list[str], tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "graphlint", *command],
+            check=False,
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+        )
+    finally:
+        os.close(write_end)
+    assert (result.returncode, result.stderr) == (UNREAD, "")
 
 
 @pytest.mark.parametrize(

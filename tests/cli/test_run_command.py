@@ -137,6 +137,20 @@ def test_cuda_without_a_gpu_ends_with_its_error_and_one_hint(graphlint, tmp_path
     assert "--simulate cuda" in hints[0]
 
 
+@pytest.mark.parametrize(("simulate", "hinted"), [("cuda", 1), ("cuda:1", 0)])
+def test_a_simulated_device_too_few_is_one_hint(
+    graphlint, simulate: str, hinted: int, tmp_path: Path
+) -> None:
+    (tmp_path / "two.py").write_text(
+        "import torch\nx = torch.ones(2).to('cuda:1')\nassert x.device.index == 1\n"
+    )
+    result = graphlint("run", "--simulate", simulate, "two.py")
+    hints = [line for line in result.err.splitlines() if "hint:" in line]
+    assert len(hints) == hinted
+    assert ("invalid device ordinal" in result.err) == bool(hinted)
+    assert all("--simulate cuda:1 gives it a second one" in hint for hint in hints)
+
+
 def test_simulated_cuda_runs_it(graphlint, clean) -> None:
     clean.write_text(clean.read_text().replace("nn.Linear(2, 1)", "nn.Linear(2, 1).to('cuda')"))
     clean.write_text(clean.read_text().replace("torch.ones(1, 2)", "torch.ones(1, 2, device='cuda')"))
