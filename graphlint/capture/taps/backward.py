@@ -111,7 +111,8 @@ class BackwardTap:
             context.check_stop()
             context.quiet += 1
             self._depth += 1
-            context.guard.run("operations", self._suspend)
+            if context.full:
+                context.guard.run("operations", self._suspend)
             try:
                 result = original(t_outputs, *args, **kwargs)
             except BaseException as error:
@@ -121,7 +122,7 @@ class BackwardTap:
             finally:
                 self._depth -= 1
                 context.quiet -= 1
-                if not self._depth:
+                if context.full and not self._depth:
                     context.guard.run("operations", self._resume)
             context.guard.run("backward", self._after, started, result, None)
             return result
