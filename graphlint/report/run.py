@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
+from graphlint.analysis.facts import Facts
 from graphlint.analysis.steps import Steps
-from graphlint.record.events import ScriptError
+from graphlint.record.events import ModuleMove, ScriptError, Transfer
 from graphlint.record.header import Level
 from graphlint.record.trace import Trace
 
@@ -62,11 +63,26 @@ def summarize(trace: Trace) -> Run:
         steps=end.steps if end is not None else steps.count,
         full_steps=end.full_steps if end is not None else sum(step.level == "full" for step in steps.all),
         level=header.level,
-        devices=tuple(sorted({tensor.device for tensor in trace.tensors.values()})),
+        devices=_devices(trace),
         simulated=header.simulated,
         unseen=end.unseen if end is not None else ("everything after the place where the trace breaks off",),
         complete=trace.complete,
     )
+
+
+def _devices(trace: Trace) -> tuple[str, ...]:
+    """Returns the devices of every tensor met, and those that modules or tensors were moved to or from.
+
+    A parameter that no recorded operation got to read is known by the move of its module alone.
+    """
+    found = {tensor.device for tensor in trace.tensors.values()}
+    devices = Facts(trace).devices
+    for event in trace.events:
+        if isinstance(event, ModuleMove) and event.tensors:
+            found.add(devices.spelled(event.to_device))
+        elif isinstance(event, Transfer):
+            found.update((event.from_device, event.to_device))
+    return tuple(sorted(found))
 
 
 def _error(trace: Trace) -> RunError | None:

@@ -276,7 +276,15 @@ def _devices(run: Run) -> str:
     devices = ", ".join(run.devices)
     if not run.simulated:
         return devices
-    return f"{devices}; {', '.join(run.simulated)} simulated on the CPU"
+    # Asking for cuda:1 makes cuda:0 exist too, so that the names asked for are not all that is simulated.
+    kinds = {name.partition(":")[0] for name in run.simulated}
+    simulated = [device for device in run.devices if device.partition(":")[0] in kinds] or run.simulated
+    return f"{devices}; {_listed(simulated)} simulated on the CPU"
+
+
+def _listed(words: Sequence[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _row(heading: str, text: str, width: int) -> Iterator[Line]:

@@ -7,9 +7,9 @@ import pytest
 
 from graphlint.lint.finding import Finding, Label
 from graphlint.lint.rule import Report, RuleOutcome
-from graphlint.record.events import Backward, Repeat, ScriptError, StepBoundary
+from graphlint.record.events import Backward, ModuleMove, Repeat, ScriptError, StepBoundary
 from graphlint.record.header import End, Header
-from graphlint.record.identity import Serial, StorageId, TensorId
+from graphlint.record.identity import ModuleId, Serial, StorageId, TensorId
 from graphlint.record.tables import Frame, Tensor
 from graphlint.record.trace import Trace
 from graphlint.report.text import layout, render
@@ -255,12 +255,24 @@ def test_clean_run_still_says_what_was_not_checked_and_not_seen():
         text(report, trace)
         == """\
 graphlint: no findings in 4 steps (3 at full level); 1 of 4 rules checked
-  devices      cpu, cuda:0; cuda simulated on the CPU
+  devices      cpu, cuda:0; cuda:0 simulated on the CPU
   not seen     threads
   not checked  GL102: not selected
   not checked  GL103, GL105: no
 """
     )
+
+
+def test_every_simulated_device_that_was_met_is_called_so():
+    move = ModuleMove(
+        serial=Serial(1), module=ModuleId(0), to_device="cuda:1", tensors=2, moved=2, bytes=8, method="to"
+    )
+    header = {"simulated": ("cuda:1",)}
+    trace = make_trace([move], devices=("cpu", "cuda:0", "meta"), header=header)
+    shown = text(make_report(GL101="clean"), trace)
+    assert "  devices      cpu, cuda:0, cuda:1, meta; cuda:0 and cuda:1 simulated on the CPU\n" in shown
+    unmet = text(make_report(GL101="clean"), make_trace(header=header))
+    assert "  devices      cpu; cuda:1 simulated on the CPU\n" in unmet
 
 
 def test_nothing_checked_is_not_called_clean():
