@@ -4,7 +4,7 @@ May import `record` only. `networkx` is imported when the first graph is asked f
 0-based index in the snapshot.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -113,6 +113,11 @@ class BackwardGraph:
     def downstream(self, nodes: Iterable[int]) -> frozenset[int]:
         """Returns the executed nodes that receive a gradient through `nodes`, those included."""
         return _closure(nodes, self.walked.successors)
+
+    def downstream_without(self, closed: Container[int]) -> frozenset[int]:
+        """Returns the executed nodes that a gradient reaches from the roots without entering `closed`."""
+        roots = (root for root in self.graph.roots if root in self.executed and root not in closed)
+        return _closure(roots, lambda node: (n for n in self.walked.successors(node) if n not in closed))
 
     def upstream(self, nodes: Iterable[int]) -> frozenset[int]:
         """Returns the executed nodes whose gradient goes to `nodes`, those included."""

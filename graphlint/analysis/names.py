@@ -44,6 +44,10 @@ class Names:
             return self.parameter_name(tensor)
         return self._best("tensor", tensor, scope)
 
+    def names_in(self, tensor: TensorId, scope: str) -> tuple[str, ...]:
+        """Returns the bare names that a tensor was given in one function, in the order they were met."""
+        return tuple(name.name for name in self._given.get(("tensor", tensor), ()) if name.scope == scope)
+
     def tensor(self, tensor: TensorId, scope: str | None = None) -> str:
         """Returns "`fake_images`", or "a tensor of shape (8, 1)" when it has no name."""
         name = self.tensor_name(tensor, scope)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.graphs import BackwardGraph
-from graphlint.record.events import Backward, Op, OptimizerStep, Repeat, Visit
+from graphlint.record.events import Backward, Op, OptimizerStep, Repeat, Transfer, Visit
 from graphlint.record.graph import Node
 from graphlint.record.identity import Serial, StorageId, TensorId
 from graphlint.record.tables import Frame
@@ -43,6 +43,14 @@ class Blocker:
 
     tensor: TensorId
     event: OptimizerStep | Op
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A tensor that came out of the freed nodes, and the later call that took it in."""
+
+    tensor: TensorId
+    taker: Op | Transfer
 
 
 class Reentry:
@@ -153,6 +161,13 @@ class Reentry:
         return self.graph.leaves_below(self.nodes)
 
     @cached_property
+    def out_of_reach(self) -> tuple[TensorId, ...]:
+        """The leaves with no way from the roots but through a freed node that torch refuses to enter."""
+        refused = {node for node in self.nodes if self._first_sight(node).saves}
+        open_ways = self.graph.downstream_without(refused)
+        return tuple(leaf for leaf, node in self.graph.leaves.items() if node not in open_ways)
+
+    @cached_property
     def steps_between(self) -> tuple[OptimizerStep, ...]:
         """The optimizer steps between the two backwards."""
         if self.earlier is None:
@@ -188,6 +203,38 @@ class Reentry:
             if source in entrances and target in behind:
                 found.update(dict.fromkeys(self._facts.graphs.tensors(self.graph.nodes[target])))
         return tuple(found)
+
+    @cached_property
+    def entered(self) -> tuple[Entered, ...]:
+        """The tensors by which what is new here enters the freed nodes, each with a new call that took it."""
+        found: dict[TensorId, Entered] = {}
+        old = self._built_along()
+        for source, target in self.graph.graph.edges:
+            if target not in old or source in old or source not in self.graph.executed:
+                continue
+            event = self._facts.graphs.event(self.graph.nodes[source])
+            if event is None:
+                continue
+            taken = {use.tensor for use in self._facts.values.sources(event)}
+            for tensor in self._facts.graphs.tensors(self.graph.nodes[target]):
+                if tensor in taken:
+                    found.setdefault(tensor, Entered(tensor, event))
+        return tuple(found.values())
+
+    def _built_along(self) -> frozenset[int]:
+        """Returns the freed nodes, and those above them that were there when they were freed.
+
+        The earlier backward walked only what its own loss needs: another output of the same call, which
+        the next pass takes in, may have nodes that it left alone.
+        """
+        ops = {self.graph.nodes[node].op for node in self.frontier} - {None}
+        freed = max((visit.backward for visit in self._visits.values()), default=Serial(-1))
+        along = set(self.nodes)
+        for node in self.graph.upstream(self.frontier):
+            op = self.graph.nodes[node].op
+            if op is not None and (op in ops or (self.kind == "carried" and op < freed)):
+                along.add(node)
+        return frozenset(along)
 
     @cached_property
     def blockers(self) -> tuple[Blocker, ...]:

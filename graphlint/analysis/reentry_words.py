@@ -5,10 +5,12 @@ May import `record` and the rest of `analysis`. Shared by the rules whose fault 
 
 from typing import TYPE_CHECKING
 
+from graphlint.analysis.carried_words import CarriedWords
 from graphlint.analysis.cut_words import CutWords
 from graphlint.analysis.reentry import Built, Reentry
 from graphlint.analysis.wording import listed, place
 from graphlint.record.events import Backward, OptimizerStep
+from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
@@ -58,25 +60,10 @@ class ReentryWords:
         return f"compute {self._loss} anew ({where})"
 
     def _mend_carried(self) -> str:
-        what = self._handed_on()
+        told = CarriedWords(self._facts, self._case, self._frame).remedy()
         if self._case.steps_between:
-            return f"detach {what} before the next pass, so that each pass has a graph of its own."
-        return (
-            f"detach {what} before the next pass, so that each pass has a graph of its own; or "
-            f"add up the losses of all passes and call backward once."
-        )
-
-    def _handed_on(self) -> str:
-        """Returns the words for what a pass hands on: the tensor's name, or what the line assigns to."""
-        built = self._case.entrances[0] if self._case.entrances else None
-        if built is None:
-            return "what one pass hands on to the next"
-        statement = self._facts.sources.statement(built.inner.path, built.inner.line)
-        where = place(built.inner, near=self._frame)
-        attributes = [t for t in statement.targets if "." in t or "[" in t] if statement is not None else []
-        if attributes:
-            return f"{listed([f'`{target}`' for target in attributes])} ({where})"
-        return self._what(built)
+            return f"{told}."
+        return f"{told}; or add up the losses of all passes and call backward once."
 
     def _what(self, built: Built) -> str:
         """Returns the words for the tensor that a line made: its name, or what the line assigns to."""
@@ -117,7 +104,8 @@ class ReentryWords:
         calls = self._calls(self._case.entrances)
         where = self._after()
         if not self._case.behind:
-            return f"call {calls} again {where} and build {self._loss} from that.{self._uncut()}"
+            again = f"call {calls} again {where} and build {self._loss} from that.{self._uncut()}"
+            return self._detached_on_entry(earlier) or again
         if (
             self._case.trained_by_earlier(self._case.leaves_behind) is False
             and self._case.earlier is not None
@@ -135,6 +123,52 @@ class ReentryWords:
             f"call {calls} again {where} and build {self._loss} from that; its input comes from {word} "
             f"{also}, whose graph was freed as well, so run {those} again before it."
         )
+
+    def _detached_on_entry(self, earlier: Backward | None) -> str | None:
+        """Returns the remedy where the earlier loss did not need a gradient through what both share.
+
+        None unless an optimizer used the earlier backward and trains nothing of it, and what this loss
+        builds upon it is its own.
+        """
+        graph = self._facts.graphs.of(earlier) if earlier is not None else None
+        if earlier is None or graph is None or not self._case.entered:
+            return None
+        if self._case.trained_by_earlier(self._case.leaves) is not False:
+            return None
+        shared = {self._case.graph.nodes[node].id for node in self._case.nodes}
+        tensors = {one.tensor for one in self._case.entered}
+        found: set[tuple[Frame, TensorId]] = set()
+        for source, target in graph.graph.edges:
+            if graph.nodes[target].id not in shared or graph.nodes[source].id in shared:
+                continue
+            taker = self._facts.graphs.event(graph.nodes[source])
+            frame = self._facts.graphs.common_frame(graph.nodes[source].site, earlier.site)
+            taken = {use.tensor for use in self._facts.values.sources(taker)} if taker is not None else set()
+            if frame is None or taken.isdisjoint(tensors):
+                return None
+            found.update((frame, tensor) for tensor in taken & tensors)
+        return self._detach_at(found.pop(), earlier) if len(found) == 1 else None
+
+    def _detach_at(self, entry: tuple[Frame, TensorId], earlier: Backward) -> str | None:
+        frame, tensor = entry
+        names = self._facts.names.names_in(tensor, frame.function)
+        if not names:
+            return None
+        held = self._facts.wording.owners(sorted(self._case.leaves))
+        first, second = self._losses(earlier)
+        return (
+            f"build {first} from `{names[0]}.detach()` at {place(frame, near=self._frame)}, as it isn't "
+            f"there to train {held}; {second} can then go through {held} as it does."
+        )
+
+    def _losses(self, earlier: Backward) -> tuple[str, str]:
+        """Returns both losses; with the lines of their backwards where two go by one name."""
+        first = self._facts.wording.loss(earlier)
+        if first != self._loss:
+            return first, self._loss
+        at, here = self._facts.graphs.frame(earlier.site), self._frame
+        before = f"the {first} of {place(at, near=here)}" if at is not None else f"the earlier {first}"
+        return before, f"the {self._loss} of {place(here, near=here)}"
 
     def _mend_contained(self, earlier: Backward) -> str:
         """Returns the remedy for a loss that is a part of the one differentiated before."""

@@ -118,6 +118,10 @@ class _Story:
         shown = self._case.lines if self._case.whole else self._case.entrances
         if self._case.whole and len(shown) > _MOST_LINES:
             shown = (*shown[: _MOST_LINES - 1], shown[-1])
+        if self._case.kind == "carried" and self._case.lines:
+            # The line by which a pass enters may be a mere sum: show where the graph itself was built.
+            most = max(self._case.lines, key=lambda built: len(built.nodes))
+            shown = (*[built for built in shown if built != most][: _MOST_LINES - 1], most)
         for built in shown[:_MOST_LINES]:
             yield from self._built(built)
         if earlier is not None:
@@ -131,7 +135,12 @@ class _Story:
         outlives = self._case.kind in {"carried", "kept"}
         # What outlives a pass is known best where it was made, deeper than the line in the loop.
         frame = built.inner if outlives else built.frame
-        names = [self._facts.names.tensor_name(tensor, frame.function) for tensor in built.tensors]
+        tensors = built.tensors
+        if self._case.kind == "carried":
+            # What else the same call gave, a step's own output, is not what leads the next pass here.
+            carried = {one.tensor for one in self._case.entered}
+            tensors = tuple(t for t in tensors if t in carried) or tensors
+        names = [self._facts.names.tensor_name(tensor, frame.function) for tensor in tensors]
         named = [f"`{name}`" for name in dict.fromkeys(names) if name is not None]
         what = f", {listed(named)}" if named else ""
         yield label(frame, f"built here: {counted(len(built.nodes), 'node')}{what}")
@@ -166,7 +175,7 @@ class _Story:
         done = {
             t for step in self._case.steps_between for t in self._facts.gradients.parameters(step.optimizer)
         }
-        leaves = self._case.graph.leaves
+        leaves = self._case.out_of_reach
         waiting = tuple(t for t in leaves if t not in done and self._facts.names.places(t))
         return (
             waiting
