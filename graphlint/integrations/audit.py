@@ -60,8 +60,8 @@ class Audit:
     after `steps` calls, when a call raises, by `end()`, or with the process. As a context manager it spans
     the block; steps are found as under `graphlint run`, or marked by `graphlint.step()`; of a longer block
     the report covers the first `steps`. What was found is printed once, on stderr: of a decorated function
-    after its third call and of the rest when the audit ends. Inside `graphlint run` calls only mark steps:
-    the run reports.
+    after its third call, and the rest with the summary when the audit ends. Inside `graphlint run`
+    calls only mark steps: the run reports.
 
     Attributes:
         report: what was found; None until the audit has ended, and under `graphlint run`.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from graphlint.capture.options import CaptureOptions
+from graphlint.capture.options import FULL_STEPS, CaptureOptions
 from graphlint.errors import FindingsError, GraphlintError, NothingCheckedError, UsageError
 from graphlint.integrations.first_steps import first_steps
 from graphlint.lint.rule import Report
@@ -49,7 +49,7 @@ class Auditing:
         self._steps = steps
         self._stack = ExitStack()
         self._trace: Trace | None = None
-        self._printed: set[str] = set()
+        self._told: frozenset[str] = frozenset()
         self.session: Session | None = None
         self.report: Report | None = None
         self.state: State = "new"
@@ -104,7 +104,7 @@ class Auditing:
             self.report = self._judge()
             problem = self._problem(self.report) if raising else None
             if problem is None:
-                self._print(self.report)
+                _write(self.text(self.report, width=_width(), color=_colored()))
         if raising and problem is not None:
             raise problem
         return self.report
@@ -128,7 +128,7 @@ class Auditing:
             report = self._judge()
             found = bool(report.findings)
             if found and not raising:
-                self._print(report)
+                self._print_early(report)
         return found
 
     def _close(self, error: BaseException | None, *, all_steps: bool) -> None:
@@ -157,27 +157,33 @@ class Auditing:
 
         return judge(self._judged, self._selection)
 
-    def _print(self, report: Report) -> None:
-        """Prints the report; of one that was printed in part before, only the findings that are new."""
-        new = tuple(finding for finding in report.findings if finding.fingerprint not in self._printed)
-        if self._printed and not new:
-            return
-        report = msgspec.structs.replace(report, findings=new)
-        stream = sys.stderr
-        on_terminal = stream.isatty()
-        width = shutil.get_terminal_size((_WIDTH, 24)).columns if on_terminal else _WIDTH
-        color = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        stream.write(self.text(report, width=width, color=color, summary=not self._printed))
-        stream.flush()
-        self._printed.update(finding.fingerprint for finding in new)
+    def _print_early(self, report: Report) -> None:
+        """Prints what is found so far; the summary waits for the end, as only then it is known."""
+        report = msgspec.structs.replace(report, tracebacks={})
+        text = self.text(report, width=_width(), color=_colored(), summary=False)
+        _write(f"{text}\ngraphlint: found in the first {FULL_STEPS} calls; the audit goes on\n")
+        self._told = frozenset(finding.fingerprint for finding in report.findings)
 
     def text(self, report: Report, *, width: int = _WIDTH, color: bool = False, summary: bool = True) -> str:
-        """Returns the report on this audit as text."""
+        """Returns the report on this audit as text, without the findings that were printed early."""
         from graphlint.report.text import render
 
         text = io.StringIO()
-        render(report, self._judged, text, width=width, color=color, summary=summary)
+        render(report, self._judged, text, width=width, color=color, summary=summary, told=self._told)
         return text.getvalue()
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stderr.isatty() else _WIDTH
+
+
+def _colored() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _ending(error: BaseException | None, *, all_steps: bool) -> tuple[Ending, int | None]:

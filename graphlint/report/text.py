@@ -7,7 +7,7 @@ markup.
 """
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TextIO
 
@@ -51,13 +51,15 @@ def render(
     width: int = 100,
     color: bool = False,
     summary: bool = True,
+    told: Collection[str] = (),
 ) -> None:
     """Writes the findings, then the summary, to `stream`.
 
+    Findings whose fingerprints are `told` count in the summary and are not written again.
     `width` is in columns. Without `color` the text holds no escape sequence; what the stream's encoding
     can't hold is written as a backslash escape.
     """
-    lines = list(layout(report, trace, width=width, summary=summary))
+    lines = list(layout(report, trace, width=width, summary=summary, told=told))
     if color:
         _paint(lines, stream, width)
         return
@@ -67,18 +69,21 @@ def render(
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def layout(report: Report, trace: Trace, *, width: int, summary: bool = True) -> Iterator[Line]:
+def layout(
+    report: Report, trace: Trace, *, width: int, summary: bool = True, told: Collection[str] = ()
+) -> Iterator[Line]:
     """Yields the lines of the report; a rule that failed is shown even where no summary is wanted."""
     width = max(width, _MIN_WIDTH)
     places = Places(trace, Sources(trace))
     levels = _Levels(trace)
-    for number, finding in enumerate(report.findings):
+    new = [finding for finding in report.findings if finding.fingerprint not in told]
+    for number, finding in enumerate(new):
         if number:
             yield ()
         yield from _finding(finding, places, width)
         if finding.count > 1:
             yield from _paragraph(_sightings(finding, levels), width)
-    if report.findings and (summary or report.tracebacks):
+    if new and (summary or report.tracebacks):
         yield ()
     if summary:
         yield from _summary(report, trace, places, width)

@@ -86,17 +86,38 @@ def test_findings_of_the_first_steps_do_not_wait_for_the_end(
         step()
     early = capsys.readouterr().err
     assert early.count("GL201 detached-loss (error)") == 1
-    assert "1 error in 3 steps" in early
+    assert early.endswith("\n\ngraphlint: found in the first 3 calls; the audit goes on\n")
+    assert early.count("graphlint: ") == 1
+    assert "breaks off" not in early
+    assert "checked" not in early
     step()
     step()
     assert step.report is None
     with pytest.raises(RuntimeError, match="second time"):
         step()
     late = capsys.readouterr().err
-    assert "graphlint: " not in late
+    assert "graphlint: 2 errors in 6 steps" in late
+    assert late.count("graphlint: ") == 1
+    assert "the audited code ended in an exception" in late
     assert "GL101 freed-graph-reuse (error)" in late
     assert "GL201" not in late
     assert sorted(codes(step.report)) == ["GL101", "GL201"]
+
+
+def test_an_early_report_is_summed_up_at_the_end_without_its_findings(
+    capsys: pytest.CaptureFixture[str], trainer
+) -> None:
+    step = graphlint.audit(trainer.bad)
+    for _ in range(10):
+        step()
+    assert "GL201 detached-loss (error)" in capsys.readouterr().err
+    report = step.audit.end()
+    late = capsys.readouterr().err
+    assert late.startswith("graphlint: 1 error in 10 steps (3 at full level); 12 rules checked\n")
+    assert "  run          the audited code finished\n" in late
+    assert "GL201" not in late
+    assert "breaks off" not in late
+    assert codes(report) == ["GL201"]
 
 
 def test_raise_comes_after_the_last_step(capsys: pytest.CaptureFixture[str], trainer) -> None:
