@@ -248,6 +248,29 @@ class Reentry:
         return tuple(found.values())
 
     @cached_property
+    def later_blockers(self) -> tuple[Blocker, ...]:
+        """What this pass's own nodes need unchanged in the next one, and the optimizer step that changes it.
+
+        A pass that is carried on needs no weights where what it took in had no graph: then the graph that
+        an optimizer spoils is that of the pass after it.
+        """
+        if self.kind != "carried":
+            return ()
+        lines = {self._inner(node) for node in self.nodes} - {None}
+        found: dict[TensorId, Blocker] = {}
+        for index in sorted(self.graph.upstream(self.frontier) - set(self.graph.visits)):
+            node = self.graph.nodes[index]
+            if self._inner(index) not in lines:
+                continue
+            for step in self.steps_between:
+                held = self._facts.gradients.parameters(step.optimizer)
+                for change in step.changed:
+                    storage = self._facts.values.storage(change.tensor)
+                    if change.tensor in held and storage in node.saved:
+                        found.setdefault(change.tensor, Blocker(change.tensor, step))
+        return tuple(found.values())
+
+    @cached_property
     def needs_known(self) -> bool:
         """Whether the record tells what the freed nodes had saved."""
         return any(self._first_sight(node).saves for node in self.nodes)

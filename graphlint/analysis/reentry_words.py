@@ -242,4 +242,13 @@ class ReentryWords:
                 f"retain_graph=True would not help: {call}{at} changes "
                 f"{self._facts.names.tensor(blocker.tensor)} in place, which the retained graph needs."
             )
+        for later in self._case.later_blockers[:1]:
+            at = self._facts.wording.at(later.event.site, near=self._frame)
+            call = (
+                self._facts.wording.step(later.event) if isinstance(later.event, OptimizerStep) else "a write"
+            )
+            return (
+                f"retain_graph=True would not help: the next pass would raise, as {call}{at} changes "
+                f"{self._facts.names.tensor(later.tensor)} in place, which this pass's graph needs."
+            )
         return ""

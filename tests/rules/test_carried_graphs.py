@@ -125,3 +125,24 @@ def test_a_helper_that_does_not_train_its_input_is_to_detach_it(run):
         "build the `loss` of line 13 from `fake.detach()` at line 12, as it isn't there to train `G`; "
         "the `loss` of line 20 can then"
     )
+
+
+CELL = """\
+cell, head = nn.GRUCell(3, 5), nn.Linear(5, 1)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+h = torch.zeros(2, 5)
+for step in range(4):
+    h = cell(torch.randn(2, 3), h)
+    loss = head(h).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward(RETAIN)
+    optimizer.step()
+"""
+
+
+def test_retaining_is_ruled_out_where_it_only_puts_the_error_off(run):
+    found = run(HEAD + CELL.replace("RETAIN", "")).only("GL101")
+    assert "retain_graph=True would not help: the next pass would raise, as `optimizer.step()`" in found.fix
+    assert "`cell.weight_hh` in place, which this pass's graph needs." in found.fix
+    retained = run(HEAD + CELL.replace("RETAIN", "retain_graph=True"))
+    assert [code for code, _ in retained.found] == ["GL105"]
