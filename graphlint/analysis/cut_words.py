@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphlint.analysis.cuts import Cut
-from graphlint.analysis.wording import place
-from graphlint.record.events import Backward, HostRead
+from graphlint.analysis.wording import listed, place
+from graphlint.record.events import Backward, HostRead, Op
 from graphlint.record.identity import Serial, SiteId, TensorId
 from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
+_METHODS = frozenset({"item", "tolist", "numpy"})
 _DRAWN = re.compile(r"\.sample\(")
 _HARD = (
     "replace the hard choice{where} by something with a gradient for training (a softmax, a sigmoid, a "
@@ -166,12 +167,41 @@ class CutWords:
 
     def reads(self, backward: Backward, parameters: tuple[TensorId, ...]) -> tuple[Frame, ...]:
         """Returns the lines that read values computed from the parameters into Python before a backward."""
+        frames = (self._facts.graphs.frame(read.site) for read in self._host_reads(backward, parameters))
+        return tuple(dict.fromkeys(frame for frame in frames if frame is not None))
+
+    def rewrapped(self, backward: Backward, parameters: tuple[TensorId, ...], loss: str) -> str | None:
+        """Returns the remedy for a loss that its line made anew from numbers which it read of tensors.
+
+        None unless the reads and the making stand on one line, and all that was read has a name.
+        """
+        root = backward.roots[0] if len(backward.roots) == 1 else None
+        maker = self._facts.values.producer(root, backward.serial) if root is not None else None
+        if not isinstance(maker, Op) or maker.inputs:
+            return None
+        at = self._facts.graphs.frame(maker.site)
+        reads = [
+            read
+            for read in self._host_reads(backward, parameters)
+            if at is not None and self._facts.graphs.frame(read.site) == at and read.serial < maker.serial
+        ]
+        names = [self._name(read.tensor.tensor, at) for read in reads]
+        known = [name for name in names if name is not None and name != loss]
+        if at is None or not known or len(known) != len(names):
+            return None
+        alone = len(set(known)) == 1
+        taken = [f"`.{read.method}()`" if read.method in _METHODS else f"`{read.method}()`" for read in reads]
+        without = listed([*taken, f"`{maker.name}`"])
+        return (
+            f"build {loss} from {listed(known)} {'itself' if alone else 'themselves'}, without {without} "
+            f"({place(at)})"
+        )
+
+    def _host_reads(self, backward: Backward, parameters: tuple[TensorId, ...]) -> tuple[HostRead, ...]:
         step = self._facts.steps.of(backward.serial)
         if step is None:
             return ()
-        reads = self._facts.cuts.left_to_python(parameters, Serial(step.first - 1), backward.serial)
-        frames = (self._facts.graphs.frame(read.site) for read in reads)
-        return tuple(dict.fromkeys(frame for frame in frames if frame is not None))
+        return self._facts.cuts.left_to_python(parameters, Serial(step.first - 1), backward.serial)
 
     def _name(self, tensor: TensorId, frame: Frame | None) -> str | None:
         name = self._facts.names.tensor_name(tensor, frame.function if frame is not None else None)

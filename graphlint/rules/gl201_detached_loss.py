@@ -225,7 +225,9 @@ class _Story:
                 f"if it isn't to be trained by this loss."
             )
         if reads:
-            return f"keep the values in tensors between {place(reads[0], near=self._frame)} and {self._loss}."
+            anew = self._words.rewrapped(self._missed.backward, self._missed.parameters, self._loss)
+            kept = f"keep the values in tensors between {place(reads[0], near=self._frame)} and {self._loss}"
+            return f"{anew or kept}."
         return f"build {self._loss} from the output of {self._owners} with its graph."
 
     def _kept_for(self, cut: Cut) -> str | None:

@@ -149,3 +149,24 @@ for step in range(4):
 """
     )
     assert judged.found == [("GL105", 13)]
+
+
+def test_a_loss_made_anew_from_the_numbers_of_two(run):
+    judged = run(
+        HEAD
+        + """\
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(3):
+    out = net(torch.randn(5, 4))
+    adv, l1 = out.pow(2).mean(), out.abs().mean()
+    print(f"{l1.item():.2f}")
+    loss = torch.tensor(adv.item() + 0.1 * l1.item(), requires_grad=True)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    assert judged.only("GL201").fix == (
+        "build `loss` from `adv` and `l1` themselves, without `.item()` and `torch.tensor` (line 12)."
+    )
