@@ -1,5 +1,7 @@
 """The words at the top of a frame lie where no arrow runs through them."""
 
+from xml.etree import ElementTree as ET
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from graphlint.report.drawing.compose import Composer
 from graphlint.report.drawing.diagram import Frame
 from graphlint.report.drawing.layout import Curve, Rect, find_program, place
 from graphlint.report.drawing.measure import LINE_SIZE, text_width
+from graphlint.report.drawing.paint import svg
 from graphlint.report.drawing.subjects import subjects
 
 WORDS = "freed by line 128, entered again here"
@@ -82,3 +85,20 @@ def test_data_that_enters_a_frame_leaves_its_words_alone():
     assert any("entered again here" in line for frame in diagram.frames for line in frame.says)
     curves = [curve for curve in layout.curves if curve is not None]
     assert all(caption(frame, layout.frames[frame.key], curves).free for frame in diagram.frames)
+
+
+def test_words_are_legible_where_the_order_of_painting_is_not_known():
+    with Session(CaptureOptions(level="full")) as session:
+        generator = Inner()
+        generator(torch.ones(2, 4), torch.ones(2, 4)).sum().backward()
+    composer = Composer(Facts(session.trace()), ())
+    (subject,) = subjects(composer.facts, composer.words)
+    diagram = composer.diagram(subject, BOXES[0])
+    drawn = svg(diagram, place(diagram, find_program(), 60.0))
+    assert "paint-order" not in drawn
+    root = ET.fromstring(drawn)  # noqa: S314 - our own output
+    texts = [element for element in root.iter() if element.tag.endswith("}text")]
+    assert diagram.frames
+    for frame in diagram.frames:
+        haloes = [element.get("stroke") for element in texts if element.text == frame.label]
+        assert haloes[:2] == ["#ffffff", None]  # the words come last, so that they lie on top

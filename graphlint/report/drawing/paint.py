@@ -328,12 +328,14 @@ class _Painter:
         halo: bool = False,
     ) -> None:
         family = f" font-family={quoteattr(MONO)}" if mono else ""
-        ground = ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if halo else ""
         bold = f' font-weight="{weight}"' if weight != "normal" else ""
-        self._out.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}"{bold}{family}{ground} '
-            f'xml:space="preserve">{escape(_printable(text))}</text>'
-        )
+        place = f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{bold}{family} xml:space="preserve"'
+        words = f">{escape(_printable(text))}</text>"
+        if halo:  # an element of its own: not every viewer knows the paint-order of a single one
+            self._out.append(
+                f'{place} fill="#ffffff" stroke="#ffffff" stroke-width="3" aria-hidden="true"{words}'
+            )
+        self._out.append(f'{place} fill="{color}"{words}')
 
 
 def _printable(text: str) -> str:
