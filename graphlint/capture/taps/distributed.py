@@ -2,7 +2,8 @@
 
 Work that a process group starts keeps the thread's state, function modes included, and lets go of it on a
 thread of torch's own, which needs the interpreter lock for that. torch ends a process group with the lock
-held and waits for those threads: a mode that was on when the last work started would make it wait for ever.
+held and waits for those threads, and can hang there (torch 2.13 does so now and then by itself). A mode that
+was on when the last work started must not be one more reason.
 """
 
 import functools
