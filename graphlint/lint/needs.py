@@ -26,6 +26,12 @@ _WORDS: Mapping[Capability, str] = MappingProxyType(
         "batches": "batches drawn from loaders",
         "cleanup": "calls of gc.collect and empty_cache",
         "custom-functions": "custom autograd functions",
+        "clipping": "calls that clip gradients",
+        "schedulers": "steps of learning-rate schedulers",
+        "scalers": "calls of gradient scalers",
+        "modes": "changes between train and eval mode",
+        "gradient-values": "the values of gradients",
+        "live-graphs": "graphs that are still held",
     }
 )
 

@@ -194,6 +194,10 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     had a gradient and their versions stayed. `without_grad` holds those whose `.grad` was None when it was
     called (after the closure, when there is one). `unchanged` parameters had a gradient and were not written.
     `end` is the serial at which it returned: a closure's events lie in between.
+
+    `gradients_checked` tells that the gradients' values were looked at as it was called: `zero_gradients` are
+    then the parameters whose gradient was exactly zero everywhere, `bad_gradients` those whose gradient held
+    a NaN or an infinity.
     """
 
     optimizer: OptimizerId
@@ -201,8 +205,68 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     without_grad: tuple[TensorId, ...] = ()
     unchanged: tuple[TensorId, ...] = ()
     closure: bool = False
+    gradients_checked: bool = False
+    zero_gradients: tuple[TensorId, ...] = ()
+    bad_gradients: tuple[TensorId, ...] = ()
     error: str | None = None
     end: Serial
+
+
+class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
+    """`torch.nn.utils.clip_grad_norm_` or `clip_grad_value_`.
+
+    `parameters` are those that it was given, `with_grad` those of them that held a gradient then. `limit` is
+    the bound; None where it was no finite number.
+    """
+
+    call: Literal["clip_grad_norm_", "clip_grad_value_"]
+    parameters: tuple[TensorId, ...] = ()
+    with_grad: tuple[TensorId, ...] = ()
+    limit: float | None = None
+
+
+class SchedulerStep(Event, frozen=True, kw_only=True, tag="scheduler-step"):
+    """A learning-rate scheduler's `step()` called by the user; `type` is its class.
+
+    `initial` is the step that its constructor takes by itself. `before`, `after` are the learning rates of
+    the optimizer's groups; None where one was no finite number.
+    """
+
+    optimizer: OptimizerId
+    type: str
+    initial: bool = False
+    before: tuple[float | None, ...] = ()
+    after: tuple[float | None, ...] = ()
+
+
+class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
+    """A call of a gradient scaler (`torch.amp.GradScaler`), numbered from 0.
+
+    `stepped` tells, for `step`, whether the optimizer's own step ran (False: left out for an infinity).
+    `tensors` are those that `scale` was given, `scaled` what it returned. A scaler that is not `enabled`
+    does nothing.
+    """
+
+    scaler: int
+    method: Literal["scale", "unscale_", "step", "update"]
+    optimizer: OptimizerId | None = None
+    tensors: tuple[TensorId, ...] = ()
+    scaled: tuple[TensorId, ...] = ()
+    enabled: bool = True
+    stepped: bool | None = None
+    error: str | None = None
+    end: Serial
+
+
+class ModeChange(Event, frozen=True, kw_only=True, tag="mode-change"):
+    """`Module.train()` or `Module.eval()`, called by the user.
+
+    `changed` are the modules whose mode it turned, the module's own parts included.
+    """
+
+    module: ModuleId
+    training: bool
+    changed: tuple[ModuleId, ...] = ()
 
 
 class ZeroGrad(Event, frozen=True, kw_only=True, tag="zero-grad"):
@@ -303,6 +367,10 @@ AnyEvent = (
     | ModuleCall
     | Backward
     | OptimizerStep
+    | GradientClip
+    | SchedulerStep
+    | ScalerCall
+    | ModeChange
     | ZeroGrad
     | GradWrite
     | Cleanup

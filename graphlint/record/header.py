@@ -23,6 +23,12 @@ Capability = Literal[
     "batches",
     "cleanup",
     "custom-functions",
+    "clipping",
+    "schedulers",
+    "scalers",
+    "modes",
+    "gradient-values",
+    "live-graphs",
 ]
 """A kind of fact that a tap delivers; a rule names those it needs."""
 

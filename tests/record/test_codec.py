@@ -192,10 +192,11 @@ def test_plain_text_named_gz_is_refused(tmp_path):
         load(path)
 
 
+# Named, since gzip writes the time of day: by their bytes the cases would differ between pytest's workers.
 @pytest.mark.parametrize(
     "content",
     [b"\x1f\x8b\x08garbage, and more of it", gzip.compress(b"x" * 99)[:15]],
-    ids=["garbage", "cut-off"],  # gzip writes the time of day: the bytes themselves would differ between workers
+    ids=["garbage", "cut-off"],
 )
 def test_a_gzip_file_without_a_whole_line_is_refused_for_what_it_is(tmp_path, content):
     path = tmp_path / "t.jsonl.gz"
