@@ -14,6 +14,7 @@ from graphlint.record.events import (
     Backward,
     BatchDraw,
     Cleanup,
+    ExpectEnd,
     OptimizerStep,
     Repeat,
     StepBoundary,
@@ -142,6 +143,8 @@ def _event_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
         return ("cleanup", event.site, event.call)
     if isinstance(event, BatchDraw):
         return ("batch", event.site, len(event.tensors))
+    if isinstance(event, ExpectEnd):
+        return ("expect-end", event.site, position.get(event.begin, -1))
     return msgspec.structs.replace(event, serial=Serial(0))
 
 

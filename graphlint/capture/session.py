@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from graphlint.capture.clock import Reason, StepClock
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.expectations import Expectations
 from graphlint.capture.failure import bare_error, describe_error
 from graphlint.capture.folding import Segment
 from graphlint.capture.options import FULL_STEPS, CaptureOptions
@@ -143,6 +144,8 @@ class Session:
         for tap in taps:
             tap.arm(stack)
             context.guard.arm(tap.capability)
+        self.expectations = Expectations(context)
+        context.guard.arm(self.expectations.capability)
         DistributedTap(context, self._operations.suspend, self._operations.resume).arm(stack)
         CompiledTap(context, self._suspend, self._resume).arm(stack)
         ScriptedTap(context, self._suspend, self._resume).arm(stack)

@@ -32,6 +32,7 @@ _WORDS: Mapping[Capability, str] = MappingProxyType(
         "modes": "changes between train and eval mode",
         "gradient-values": "the values of gradients",
         "live-graphs": "graphs that are still held",
+        "expectations": "blocks of graphlint.expect",
     }
 )
 

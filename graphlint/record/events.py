@@ -165,6 +165,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         error: torch's message, when it raised; `error_type` its class.
         outputs: the gradients that `autograd.grad` returned, where they are tensors of the record.
         nested: it ran inside another backward (reentrant checkpointing, a custom function).
+        by_torch: torch's own code asked for it on the user's behalf (`torch.autograd.functional`, an optimizer).
         end: serial at which it returned; in-place hooks and custom functions may record events in between.
     """
 
@@ -184,6 +185,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
     error: str | None = None
     error_type: str | None = None
     nested: bool = False
+    by_torch: bool = False
     end: Serial
 
 
@@ -259,14 +261,16 @@ class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
 
 
 class ModeChange(Event, frozen=True, kw_only=True, tag="mode-change"):
-    """`Module.train()` or `Module.eval()`, called by the user.
+    """`Module.train()` or `Module.eval()`; at the watch level only where it turned something.
 
-    `changed` are the modules whose mode it turned, the module's own parts included.
+    `changed` are the modules that it turned to the mode `training`, the module's own parts included;
+    `opposed` are the parts that it turned the other way, as a part's own `train` can.
     """
 
     module: ModuleId
     training: bool
     changed: tuple[ModuleId, ...] = ()
+    opposed: tuple[ModuleId, ...] = ()
 
 
 class ZeroGrad(Event, frozen=True, kw_only=True, tag="zero-grad"):
@@ -351,6 +355,22 @@ class ScriptError(Event, frozen=True, kw_only=True, tag="script-error"):
     operands: tuple[Operand, ...] = ()
 
 
+class ExpectBegin(Event, frozen=True, kw_only=True, tag="expect-begin"):
+    """A `graphlint.expect(...)` block begins: faults of these `rules` are meant in it, for this `reason`.
+
+    `rules` are as the user named them, unchecked. A block without an end lasts as long as the record.
+    """
+
+    rules: tuple[str, ...]
+    reason: str = ""
+
+
+class ExpectEnd(Event, frozen=True, kw_only=True, tag="expect-end"):
+    """The end of the `graphlint.expect(...)` block that the event `begin` began."""
+
+    begin: Serial
+
+
 class CaptureFault(Event, frozen=True, kw_only=True, tag="capture-fault"):
     """A fault of graphlint's own in a tap, which then disarmed itself; training went on."""
 
@@ -378,6 +398,8 @@ AnyEvent = (
     | StepBoundary
     | Repeat
     | ScriptError
+    | ExpectBegin
+    | ExpectEnd
     | CaptureFault
 )
 """The closed union of events: match it exhaustively."""

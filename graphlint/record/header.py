@@ -29,6 +29,7 @@ Capability = Literal[
     "modes",
     "gradient-values",
     "live-graphs",
+    "expectations",
 ]
 """A kind of fact that a tap delivers; a rule names those it needs."""
 

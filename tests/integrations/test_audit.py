@@ -24,7 +24,7 @@ def codes(report: Report | None) -> list[str]:
 
 
 def test_public_names() -> None:
-    assert graphlint.__all__ == ["__version__", "audit", "step"]
+    assert graphlint.__all__ == ["__version__", "audit", "expect", "step"]
     assert dir(graphlint) == graphlint.__all__
     assert all(getattr(graphlint, name) for name in graphlint.__all__)
     with pytest.raises(AttributeError, match="no attribute 'lint_everything'"):
