@@ -4,6 +4,8 @@
     ├── UsageError                 the call is wrong: option, file, nesting; exit code 2
     ├── TraceError                 a saved trace can't be read: truncated, foreign, wrong version
     ├── RuleLoadError              a rule file doesn't load; fatal, never skipped
+    ├── CheckpointError            a checkpoint of the reference trainer can't be read, or is another run's
+    ├── NonFiniteLossError         the reference trainer stopped: a loss or a weight is NaN or infinite
     ├── FindingsError              on_finding="raise" and something was found
     └── NothingCheckedError        on_finding="raise" and finding nothing proves nothing
 
@@ -25,6 +27,14 @@ class TraceError(GraphlintError):
 
 class RuleLoadError(GraphlintError):
     """A rule file can't be loaded; the text names the file and the reason."""
+
+
+class CheckpointError(GraphlintError):
+    """A checkpoint of the reference trainer can't be read or doesn't fit; the text holds the path and why."""
+
+
+class NonFiniteLossError(GraphlintError):
+    """The reference trainer met a NaN or an infinity; the text says where, and what was saved."""
 
 
 class FindingsError(GraphlintError):

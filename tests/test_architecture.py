@@ -24,6 +24,7 @@ LAYERS = MappingProxyType(
         "rules": frozenset({"lint", "analysis", "record"}),
         "capture": frozenset({"record", "errors", "version"}),
         "report": frozenset({"lint", "analysis", "record", "errors", "version"}),
+        "reference": frozenset({"errors", "version"}),
         "cli": EVERYTHING,
         "integrations": EVERYTHING,
         "testing": EVERYTHING,
@@ -38,11 +39,15 @@ LIBRARIES = MappingProxyType(
         "lint": frozenset({"msgspec"}),
         "capture": frozenset({"msgspec", "torch"}),
         "report": frozenset({"msgspec", "rich", "graphviz", "networkx", "torchviz"}),
+        "reference": frozenset({"msgspec", "rich", "torch", "sklearn", "numpy", "PIL"}),
         "cli": frozenset({"click", "msgspec", "rich"}),
         "integrations": frozenset({"msgspec"}),
         "testing": frozenset({"msgspec"}),
     }
 )
+REFERENCED_BY = frozenset({"cli", "reference"})
+"""Only the command line knows the reference trainer: what audits it must not depend on it."""
+
 WITHOUT_ANY = frozenset({"record", "analysis", "lint"})
 BROAD_EXCEPTS = MappingProxyType({"graphlint.lint.runner": 1, "graphlint.capture.guard": 1})
 """A rule's crash must not hide what the others find; a tap's fault must not stop the training."""
@@ -103,7 +108,10 @@ def layering(module: Module) -> Iterator[str]:
     allowed = LAYERS[module.layer] | {module.layer}
     for name in imported_names(module):
         parts = name.split(".")
-        if parts[0] == "graphlint" and len(parts) > 1 and "*" not in allowed and parts[1] not in allowed:
+        if parts[0] != "graphlint" or len(parts) == 1:
+            continue
+        known = "*" in allowed or parts[1] in allowed
+        if not known or (parts[1] == "reference" and module.layer not in REFERENCED_BY):
             yield f"{module.name} imports {name}"
     if module.layer == "rules" and any(
         name.startswith("graphlint.rules.") for name in imported_names(module)
@@ -237,6 +245,10 @@ LONG_FUNCTION = "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES
         (layering, "graphlint.report.x", "from ..capture.session import Session"),
         (layering, "graphlint.rules.x", "from graphlint.errors import GraphlintError"),
         (layering, "graphlint.rules.gl1", "from graphlint.rules.gl2 import check"),
+        (layering, "graphlint.reference.x", "from graphlint.capture.session import Session"),
+        (layering, "graphlint.reference.x", "from graphlint.lint.runner import judge"),
+        (layering, "graphlint.integrations.x", "from graphlint.reference.trainer import StepLosses"),
+        (layering, "graphlint.__init__", "from graphlint import reference"),
         (layering, "graphlint.novelty.x", ""),
         (libraries, "graphlint.lint.x", "def f():\n    import torch.nn"),
         (libraries, "graphlint.cli.x", "from torch import nn"),
@@ -268,6 +280,8 @@ def test_check_can_fail(check, name, text):
         (layering, "graphlint.rules.x", "from graphlint.lint.rule import Rule\nimport re"),
         (layering, "graphlint.cli.x", "from graphlint.capture.session import Session"),
         (layering, "graphlint.record.x", "from graphlint.record.header import End"),
+        (layering, "graphlint.cli.x", "def f():\n    from graphlint.reference.trainer import StepLosses"),
+        (layering, "graphlint.reference.x", "import torch\nfrom graphlint.errors import UsageError"),
         (libraries, "graphlint.capture.x", "import torch, os, msgspec"),
         (long_parts, "graphlint.lint.x", "x = 1\n" * MAX_LINES),
         (broad_excepts, "graphlint.lint.x", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),

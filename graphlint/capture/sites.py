@@ -2,7 +2,7 @@
 
 May import `record`. A frame belongs to the user unless it lies in torch, in graphlint, in the standard
 library or in an installed package; where no frame does, the innermost one of an installed package other
-than torch stands in.
+than torch stands in. The reference trainer is there to be copied and audited: its frames count as a user's.
 """
 
 import linecache
@@ -127,7 +127,7 @@ def _owner(filename: str, roots: "_Roots") -> _Owner:
     if filename.startswith(roots.torch):
         return "optimizer" if "/optim/" in filename[len(roots.torch) - 1 :].replace("\\", "/") else "internal"
     if filename.startswith((roots.graphlint, "<frozen")):
-        return "internal"
+        return "user" if filename.startswith(roots.reference) else "internal"
     if filename.startswith(roots.packages):
         return "package"
     if filename.startswith(roots.standard):
@@ -140,13 +140,14 @@ def _owner(filename: str, roots: "_Roots") -> _Owner:
 class _Roots:
     """Where code that isn't the user's lives; each ends in a separator."""
 
-    __slots__ = ("graphlint", "packages", "standard", "torch")
+    __slots__ = ("graphlint", "packages", "reference", "standard", "torch")
 
     def __init__(
         self, torch: str, graphlint: str, packages: tuple[str, ...], standard: tuple[str, ...]
     ) -> None:
         self.torch = torch
         self.graphlint = graphlint
+        self.reference = graphlint + "reference" + graphlint[-1]
         self.packages = packages
         self.standard = standard
 

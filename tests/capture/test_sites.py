@@ -151,3 +151,9 @@ def test_code_of_the_standard_library_is_internal() -> None:
     assert not sites.is_user_code(torch.Tensor.backward.__code__)
     assert not sites.is_user_code(Sites.chain.__code__)
     assert sites.is_user_code(sys._getframe().f_code)
+
+
+def test_the_reference_trainer_is_audited_like_a_users_code() -> None:
+    from graphlint.reference.trainer import SplitDeviceGANTrainer
+
+    assert Sites(lambda row: None).is_user_code(SplitDeviceGANTrainer.step.__code__)
