@@ -72,8 +72,8 @@ class UnreachedParameters:
         losses = self._losses(set(parameters))
         if not missing or not losses:
             return
-        used, cuts, complete = self._cut(tuple(missing), losses)
-        unused = [p for p in missing if p not in used]
+        used, cuts, complete, differentiated = self._cut(tuple(missing), losses)
+        unused = [p for p in missing if p not in used and p not in differentiated]
         reached = [p for p in parameters if p in self._facts.reach.ever_reached]
         used = [p for p in used if not self._is_copy(p, reached)]
         if used and count >= _STEPS_WHEN_CUT:
@@ -94,9 +94,14 @@ class UnreachedParameters:
 
     def _cut(
         self, parameters: tuple[TensorId, ...], losses: tuple[Backward, ...]
-    ) -> tuple[list[TensorId], tuple[Cut, ...], bool]:
-        """Returns the parameters whose values flow to a loss, the cuts there, and whether all was seen."""
+    ) -> tuple[list[TensorId], tuple[Cut, ...], bool, set[TensorId]]:
+        """Returns the parameters whose values flow to a loss, the cuts there, and whether all was seen.
+
+        The last are those that a loss is computed from without a cut, through a derivative: that of a sum
+        doesn't depend on what was added, as a gradient penalty doesn't on the last bias.
+        """
         used: dict[TensorId, None] = {}
+        differentiated: set[TensorId] = set()
         cuts: dict[SiteId | None, Cut] = {}
         end = self._facts.trace.end
         complete = end is not None and not end.unseen
@@ -107,7 +112,9 @@ class UnreachedParameters:
                 used.update(dict.fromkeys(p for p in parameters if p in connection.used))
                 for cut in connection.cuts:
                     cuts.setdefault(cut.site, cut)
-        return list(used), tuple(cuts.values()), complete
+            elif connection is not None:
+                differentiated |= connection.used
+        return list(used), tuple(cuts.values()), complete, differentiated
 
     def _written(self, parameter: TensorId, after: Serial) -> bool:
         """Tells whether the parameter is kept up to date by hand, as a momentum teacher is."""

@@ -64,6 +64,14 @@ class SequenceLog:
         self._starts.append(start)
         self._entries.append((end, op, site, *(module or (None, None))))
 
+    def add_span(self, start: int, end: int, backward: Serial, site: SiteId | None) -> None:
+        """Notes that the nodes `start` to `end` - 1 were built by a backward that built a graph itself.
+
+        Left out where calls in the meantime, by hooks or custom functions, were noted one by one.
+        """
+        if end > start and (not self._starts or self._starts[-1] < start):
+            self.add(start, end, backward, site, None)
+
     def add_device(self, op: Serial, device: str) -> None:
         """Notes the device of what a call made, where it isn't what the node itself would say."""
         self._devices[op] = device

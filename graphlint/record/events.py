@@ -165,7 +165,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         error: torch's message, when it raised; `error_type` its class.
         outputs: the gradients that `autograd.grad` returned, where they are tensors of the record.
         nested: it ran inside another backward (reentrant checkpointing, a custom function).
-        by_torch: torch's own code asked for it on the user's behalf (`torch.autograd.functional`, an optimizer).
+        by_torch: torch's own code asked for it for the user (`torch.autograd.functional`, an optimizer).
         end: serial at which it returned; in-place hooks and custom functions may record events in between.
     """
 
@@ -313,11 +313,12 @@ class StepBoundary(Event, frozen=True, kw_only=True, tag="step-boundary"):
     """A training step begins. Events after `after` and before the next boundary belong to it.
 
     `after` is the serial of the last event of what came before: a boundary that is known only in hindsight
-    (an optimizer that comes round again) lies earlier than the event itself. `level` is the level from here.
+    (an optimizer that comes round again) lies earlier than the event itself. With "evaluation" the level
+    changes where no step is split: after one that is complete, or before one. `level` is the level from here.
     `clock_ns` is a monotonic clock at `after`, where it was read.
     """
 
-    reason: Literal["start", "call", "batch", "optimizer", "manual"]
+    reason: Literal["start", "call", "batch", "optimizer", "manual", "evaluation"]
     after: Serial
     level: Literal["full", "watch"]
     clock_ns: int | None = None

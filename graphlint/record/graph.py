@@ -17,7 +17,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
         name: torch's own, such as `AddmmBackward0`.
         site: the source line whose call into torch built the node; None when it was built unseen
             (before the capture, at the watch level, in a compiled region, in another thread).
-        op: the event (operation, transfer) that built the node, where one was recorded.
+        op: the event (operation, transfer) that built the node, where one was recorded; for a node of a
+            gradient's own graph, the backward with `create_graph` that built it.
         module: the innermost module call in which it was built, where one was recorded.
         call: serial of that module call.
         shape, dtype, device: of the node's first output; empty where torch doesn't say.

@@ -6,6 +6,7 @@ The graph is walked just before the engine runs; nothing of it is held afterward
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import CodeType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -26,6 +27,11 @@ MAX_GRAPHS = 100
 MAX_NODES = 200_000
 """Nodes in all the graphs that are stored in one run: about as many as fit in 200 MB."""
 
+_ENTRANCES = frozenset({torch.autograd.__file__, torch._tensor.__file__, torch.overrides.__file__})
+"""Files of the functions that everybody calls to get a backward, and of what hands their calls on."""
+
+_GRAPHLINT = __file__[: -len("capture/taps/backward.py")]
+
 _Entry = Literal["Tensor.backward", "autograd.backward", "autograd.grad"]
 
 
@@ -33,8 +39,9 @@ class _Started:
     """A backward on its way; holds no node."""
 
     __slots__ = (
-        *("accumulated", "call", "create_graph", "executed", "graph", "leaves", "nested", "nodes", "reached"),
-        *("retain_graph", "roots", "same_shape", "serial", "site", "stamp", "targets", "visits"),
+        *("accumulated", "by_torch", "call", "create_graph", "executed", "graph", "leaves", "nested"),
+        *("nodes", "reached", "retain_graph", "roots", "same_shape", "seq", "serial", "site", "stamp"),
+        *("targets", "visits"),
     )
 
     def __init__(self, serial: Serial, site: SiteId | None, call: _Entry) -> None:
@@ -46,6 +53,8 @@ class _Started:
         self.retain_graph = False
         self.create_graph = False
         self.nested = False
+        self.by_torch = False
+        self.seq = 0
         self.graph: GraphId | None = None
         self.same_shape = False
         self.nodes = 0
@@ -139,11 +148,20 @@ class BackwardTap:
         _, retain_graph, create_graph, inputs = args[:4]
         started = _Started(self._recorder.next_serial(), chain.site, _entry(kwargs))
         started.nested = self._depth > 0
+        started.by_torch = self._asked_by_torch()
         started.create_graph = bool(create_graph)
         started.retain_graph = bool(retain_graph)
         targets = [target for target in inputs or () if isinstance(target, torch.Tensor)]
         self._walk(started, roots, targets, accumulates=bool(kwargs.get("accumulate_grad")))
+        started.seq = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         return started
+
+    def _asked_by_torch(self) -> bool:
+        """Tells whether other code of torch's than the functions that everybody calls asked for it."""
+        frame = sys._getframe(3).f_back
+        while frame is not None and _is_entrance(frame.f_code):
+            frame = frame.f_back
+        return frame is not None and self._recorder.sites.is_internal_code(frame.f_code)
 
     def _walk(
         self, started: _Started, roots: list[Any], targets: list[torch.Tensor], *, accumulates: bool
@@ -236,6 +254,10 @@ class BackwardTap:
             return
         serial = self._recorder.next_serial()
         started.stamp.freed = error is None and not started.retain_graph
+        if started.create_graph and self._context.full:
+            # What the engine builds in threads of its own, on other devices, has numbers of theirs.
+            end = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+            self._context.log.add_span(started.seq, end, started.serial, started.site)
         outputs = find_tensors(result) if self._context.full and started.call == "autograd.grad" else ()
         self._recorder.emit(
             Backward(
@@ -257,6 +279,7 @@ class BackwardTap:
                 error=None if error is None else message_of(error),
                 error_type=None if error is None else kind_of(error),
                 nested=started.nested,
+                by_torch=started.by_torch,
                 end=serial,
             )
         )
@@ -274,6 +297,12 @@ def _entry(kwargs: dict[str, Any]) -> _Entry:
     caller = frame.f_back
     by_method = caller is not None and caller.f_code.co_filename == torch.Tensor.backward.__code__.co_filename
     return "Tensor.backward" if by_method else "autograd.backward"
+
+
+def _is_entrance(code: CodeType) -> bool:
+    """Tells whether a function is one by which a backward is asked for, or hands such a call on."""
+    file = code.co_filename
+    return code.co_name == "__torch_function__" or file in _ENTRANCES or file.startswith(_GRAPHLINT)
 
 
 def _node_of(root: Any) -> Any:
