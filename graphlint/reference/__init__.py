@@ -6,6 +6,14 @@ of graphlint imports it but the command line.
 """
 
 from graphlint.reference.options import RunOptions, TrainerOptions
+from graphlint.reference.run import SampleTexts, TrainingRun
 from graphlint.reference.trainer import SplitDeviceGANTrainer, StepLosses
 
-__all__ = ["RunOptions", "SplitDeviceGANTrainer", "StepLosses", "TrainerOptions"]
+__all__ = [
+    "RunOptions",
+    "SampleTexts",
+    "SplitDeviceGANTrainer",
+    "StepLosses",
+    "TrainerOptions",
+    "TrainingRun",
+]

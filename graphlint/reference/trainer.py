@@ -1,6 +1,6 @@
 """The training of a text-to-image GAN whose generator and discriminator live on different devices.
 
-This is the step that `graphlint` finds nothing to say about. May import `errors` and torch.
+This is the step that `graphlint` finds nothing to say about. May import `errors`, msgspec and torch.
 
 What it keeps to:
 
@@ -12,15 +12,17 @@ What it keeps to:
 - nothing in the step waits for a GPU, collects garbage or empties a cache.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from graphlint.errors import UsageError
+from graphlint.errors import CheckpointError, UsageError
 from graphlint.reference.devices import moved, usable_device
 from graphlint.reference.ema import GeneratorAverage
 from graphlint.reference.options import TrainerOptions
@@ -151,6 +153,60 @@ class SplitDeviceGANTrainer:
         finally:
             self.generator.train(training)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that the next step depends on, as plain values and tensors.
+
+        The tensors are the live ones: copy them before the next step. What modules draw from torch's own
+        random state, for dropout say, is not the trainer's: see `randomness`.
+        """
+        average = self.average
+        return {
+            "steps": self.steps,
+            "options": msgspec.to_builtins(self.options),
+            "noise_size": self.noise_size,
+            "noise": self._noise.get_state(),
+            "noise_device": self.generator_device.type,
+            "generator": self.generator.state_dict(),
+            "discriminator": self.discriminator.state_dict(),
+            "generator_optimizer": self.generator_optimizer.state_dict(),
+            "discriminator_optimizer": self.discriminator_optimizer.state_dict(),
+            "average": None if average is None else average.module.state_dict(),
+            "average_updates": 0 if average is None else average.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Puts the trainer where the one was that gave the state: its next step is then the same to the bit.
+
+        Nothing is shared with the state afterwards. The learning rates stay those of this trainer's options.
+
+        Raises:
+            CheckpointError: the state is of other modules, or of a trainer that drew other noise or kept an
+                average where this one doesn't. What was loaded by then stays loaded.
+        """
+        if state["noise_device"] != self.generator_device.type or state["noise_size"] != self.noise_size:
+            raise CheckpointError(
+                f"the state is of a trainer that drew {state['noise_size']} random numbers an image on "
+                f"{state['noise_device']}; this one draws {self.noise_size} on {self.generator_device.type}"
+            )
+        if (state["average"] is None) != (self.average is None):
+            raise CheckpointError("the state and the trainer must both have a moving average, or neither")
+        try:
+            self.generator.load_state_dict(state["generator"])
+            self.discriminator.load_state_dict(state["discriminator"])
+            self.generator_optimizer.load_state_dict(copy.deepcopy(state["generator_optimizer"]))
+            self.discriminator_optimizer.load_state_dict(copy.deepcopy(state["discriminator_optimizer"]))
+            if self.average is not None:
+                self.average.module.load_state_dict(state["average"])
+                self.average.updates = state["average_updates"]
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"the state is of other networks: {' '.join(str(error).split())}"
+            ) from error
+        _set_learning_rate(self.generator_optimizer, self.options.generator_learning_rate)
+        _set_learning_rate(self.discriminator_optimizer, self.options.discriminator_learning_rate)
+        self._noise.set_state(state["noise"])
+        self.steps = state["steps"]
+
     def _placed(self, text_embeddings: Tensor, images: Tensor) -> _Batch:
         if len(text_embeddings) != len(images) or not len(images):
             raise UsageError(
@@ -247,6 +303,11 @@ def _loss(logits: Tensor, label: float) -> Tensor:
 def _call(module: nn.Module, first: Tensor, second: Tensor) -> Tensor:
     result: Tensor = module(first, second)
     return result
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def _check_parameters(generator: nn.Module, discriminator: nn.Module) -> None:

@@ -1,0 +1,98 @@
+"""Checkpoints: written so that a crash leaves the old file or the new one, read without running any code.
+
+May import `errors` and torch.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphlint.errors import CheckpointError, UsageError
+
+FILE = "checkpoint.pt"
+FORMAT = "graphlint reference checkpoint"
+VERSION = 1
+
+
+def write_checkpoint(state: Mapping[str, Any], path: Path) -> None:
+    """Writes the state in place of the file, whole or not at all, and on the disk when this returns.
+
+    Args:
+        state: plain values and tensors, in dicts, lists and tuples.
+        path: the file; beside it `<name>.tmp` is written first.
+
+    Raises:
+        UsageError: it can't be written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise UsageError(f"can't write the checkpoint {path}: {error.strerror or error}") from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Returns the state with its tensors on the CPU; a file that would run code when read is refused.
+
+    Raises:
+        CheckpointError: it is missing, damaged, no checkpoint of this trainer, or of a version to come.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
+    except (RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path}: damaged, or no checkpoint of the reference trainer") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: not a checkpoint of the reference trainer")
+    if state.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: a checkpoint of version {state.get('version')}; this graphlint reads version {VERSION}"
+        )
+    return state
+
+
+def on_host(value: Any) -> Any:
+    """Returns the value with each tensor copied into the host's memory, so that training can't change it."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: on_host(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(on_host(entry) for entry in value)
+    return value
+
+
+def non_finite(value: Any, name: str = "") -> str | None:
+    """Returns the dotted name of the first tensor in the value that holds a NaN or an infinity."""
+    if isinstance(value, Tensor):
+        return name if value.is_floating_point() and not bool(value.isfinite().all()) else None
+    if isinstance(value, Mapping):
+        entries = iter(value.items())
+    elif isinstance(value, (list, tuple)):
+        entries = enumerate(value)
+    else:
+        return None
+    found = (non_finite(entry, f"{name}.{key}" if name else str(key)) for key, entry in entries)
+    return next((entry for entry in found if entry is not None), None)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Puts the new name itself on the disk, where the system lets a directory be opened for that."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
