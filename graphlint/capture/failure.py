@@ -15,7 +15,8 @@ import torch
 from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.names import TOUCHES_SNAPSHOT
 from graphlint.capture.recorder import Recorder
-from graphlint.record.events import Operand, ScriptError
+from graphlint.record.events import ScriptError
+from graphlint.record.faults import Operand
 from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 

@@ -12,7 +12,7 @@ import torch
 
 from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.recorder import Recorder
-from graphlint.record.events import CaptureFault
+from graphlint.record.faults import CaptureFault
 from graphlint.record.header import Capability, TapReport
 
 P = ParamSpec("P")

@@ -6,7 +6,8 @@ A rule that lacked its data must say so: silence would read as a clean bill.
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from graphlint.record.events import Backward, CaptureFault, OptimizerStep
+from graphlint.record.events import Backward, OptimizerStep
+from graphlint.record.faults import CaptureFault
 from graphlint.record.header import Capability
 from graphlint.record.trace import Trace
 

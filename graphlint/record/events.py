@@ -8,8 +8,11 @@ from typing import Literal
 
 import msgspec
 
+from graphlint.record.base import Event
+from graphlint.record.faults import CaptureFault, Operand
 from graphlint.record.identity import GraphId, ModuleId, NodeId, OptimizerId, Serial, SiteId, TensorId
-from graphlint.record.tables import Frame, Row
+from graphlint.record.tables import Frame
+from graphlint.record.values import BackwardValues, ValuesSeen
 
 
 class Use(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -26,13 +29,6 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tensor: TensorId
     before: int
     after: int
-
-
-class Event(Row, frozen=True, kw_only=True):
-    """Base of every event."""
-
-    serial: Serial
-    site: SiteId | None = None
 
 
 class Op(Event, frozen=True, kw_only=True, tag="op"):
@@ -167,6 +163,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         nested: it ran inside another backward (reentrant checkpointing, a custom function).
         by_torch: torch's own code asked for it for the user (`torch.autograd.functional`, an optimizer).
         end: serial at which it returned; in-place hooks and custom functions may record events in between.
+        values: what was seen of its values, where there was anything to tell.
     """
 
     call: Literal["Tensor.backward", "autograd.backward", "autograd.grad"]
@@ -187,6 +184,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
     nested: bool = False
     by_torch: bool = False
     end: Serial
+    values: BackwardValues | None = None
 
 
 class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
@@ -199,7 +197,7 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
 
     `gradients_checked` tells that the gradients' values were looked at as it was called: `zero_gradients` are
     then the parameters whose gradient was exactly zero everywhere, `bad_gradients` those whose gradient held
-    a NaN or an infinity.
+    a NaN or an infinity; none where a gradient scaler has the fused step leave such gradients out.
     """
 
     optimizer: OptimizerId
@@ -215,49 +213,59 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
 
 
 class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
-    """`torch.nn.utils.clip_grad_norm_` or `clip_grad_value_`.
+    """`torch.nn.utils.clip_grad_norm_`, `clip_grads_with_norm_` or `clip_grad_value_`, when it has clipped.
 
-    `parameters` are those that it was given, `with_grad` those of them that held a gradient then. `limit` is
-    the bound; None where it was no finite number.
+    `parameters` are those that it was given, `with_grad` those of them that held a gradient then, and
+    `gradients` these gradients, in the same order (full level). `limit` is the bound; None where it was no
+    finite number.
     """
 
     call: Literal["clip_grad_norm_", "clip_grad_value_"]
     parameters: tuple[TensorId, ...] = ()
     with_grad: tuple[TensorId, ...] = ()
+    gradients: tuple[TensorId, ...] = ()
     limit: float | None = None
 
 
 class SchedulerStep(Event, frozen=True, kw_only=True, tag="scheduler-step"):
-    """A learning-rate scheduler's `step()` called by the user; `type` is its class.
+    """A learning-rate scheduler's `step()`, when it has set the rates; `type` is its class.
 
-    `initial` is the step that its constructor takes by itself. `before`, `after` are the learning rates of
-    the optimizer's groups; None where one was no finite number.
+    Attributes:
+        scheduler: its number, from 0.
+        initial: it is what its constructor does by itself.
+        by_metric: it follows a measured quantity rather than a schedule.
+        position: where in its schedule it stands now (`last_epoch`): 0 is the schedule's first value. None
+            where it keeps none.
+        optimizer_stepped: the optimizer has stepped since some scheduler was made for it, as torch has it.
+        before, after: the learning rates of the optimizer's groups; None where one was no finite number.
     """
 
     optimizer: OptimizerId
+    scheduler: int
     type: str
     initial: bool = False
+    by_metric: bool = False
+    position: float | None = None
+    optimizer_stepped: bool = False
     before: tuple[float | None, ...] = ()
     after: tuple[float | None, ...] = ()
 
 
 class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
-    """A call of a gradient scaler (`torch.amp.GradScaler`), numbered from 0.
+    """A call of a gradient scaler (`torch.amp.GradScaler`) by the user; scalers are numbered from 0.
 
-    `stepped` tells, for `step`, whether the optimizer's own step ran (False: left out for an infinity).
-    `tensors` are those that `scale` was given, `scaled` what it returned. A scaler that is not `enabled`
-    does nothing.
+    `tensors` are those that `scale` was given, `scaled` what it returned (full level). A scaler that is not
+    `enabled` does nothing. A call is noted when it has ended, with torch's message where it raised; `step` is
+    noted as it begins: the optimizer's own step follows with the same site, unless an infinity left it out.
     """
 
     scaler: int
-    method: Literal["scale", "unscale_", "step", "update"]
+    method: Literal["scale", "unscale_", "step", "update", "get_scale"]
     optimizer: OptimizerId | None = None
     tensors: tuple[TensorId, ...] = ()
     scaled: tuple[TensorId, ...] = ()
     enabled: bool = True
-    stepped: bool | None = None
     error: str | None = None
-    end: Serial
 
 
 class ModeChange(Event, frozen=True, kw_only=True, tag="mode-change"):
@@ -289,6 +297,13 @@ class ZeroGrad(Event, frozen=True, kw_only=True, tag="zero-grad"):
 
 class GradWrite(Event, frozen=True, kw_only=True, tag="grad-write"):
     """A tensor assigned to `.grad` by hand (full level)."""
+
+    tensor: TensorId
+    grad: TensorId
+
+
+class GradRead(Event, frozen=True, kw_only=True, tag="grad-read"):
+    """The user's code took a tensor's `.grad` into its hands (full level), noted once for each `grad`."""
 
     tensor: TensorId
     grad: TensorId
@@ -334,15 +349,6 @@ class Repeat(Event, frozen=True, kw_only=True, tag="repeat"):
     count: int
 
 
-class Operand(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor that was in reach of a line that raised: the variable's name, where it was, its shape."""
-
-    name: str
-    device: str
-    shape: tuple[int, ...]
-    tensor: TensorId | None = None
-
-
 class ScriptError(Event, frozen=True, kw_only=True, tag="script-error"):
     """The exception that ended the run. `frames` are the user's, innermost first.
 
@@ -372,14 +378,6 @@ class ExpectEnd(Event, frozen=True, kw_only=True, tag="expect-end"):
     begin: Serial
 
 
-class CaptureFault(Event, frozen=True, kw_only=True, tag="capture-fault"):
-    """A fault of graphlint's own in a tap, which then disarmed itself; training went on."""
-
-    tap: str
-    message: str
-    traceback: str
-
-
 AnyEvent = (
     Op
     | Transfer
@@ -394,11 +392,13 @@ AnyEvent = (
     | ModeChange
     | ZeroGrad
     | GradWrite
+    | GradRead
     | Cleanup
     | BatchDraw
     | StepBoundary
     | Repeat
     | ScriptError
+    | ValuesSeen
     | ExpectBegin
     | ExpectEnd
     | CaptureFault

@@ -9,7 +9,8 @@ from typing import assert_never
 import msgspec
 
 from graphlint.errors import TraceError
-from graphlint.record.events import AnyEvent, Event
+from graphlint.record.base import Event
+from graphlint.record.events import AnyEvent
 from graphlint.record.graph import Graph
 from graphlint.record.header import End, Header
 from graphlint.record.identity import GraphId, ModuleId, OptimizerId, SiteId, TensorId
