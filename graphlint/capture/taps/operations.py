@@ -24,7 +24,7 @@ from graphlint.capture.taps import kinds
 from graphlint.capture.taps.replaced import Originals
 from graphlint.capture.transfers import TransferWriter
 from graphlint.capture.transforms import unrecorded_region
-from graphlint.record.events import Change, GradWrite, HostRead, Op, Use, ZeroGrad
+from graphlint.record.events import Change, GradRead, GradWrite, HostRead, Op, Use, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import ModuleId, Serial, TensorId
 
@@ -102,6 +102,11 @@ class OperationsTap:
     def new_step(self) -> None:
         """Starts counting the operations of a step anew."""
         self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Operations seen since the step began."""
+        return self._count
 
     def suspend(self) -> None:
         """Takes the mode off the stack while torch's own code makes calls of no interest."""
@@ -256,7 +261,7 @@ class OperationsTap:
             return
         owner = call.inputs[0].tensor
         if isinstance(result, torch.Tensor):
-            self._grad_owners[self._recorder.tensor(result)] = owner
+            self._grad_read(call, owner, self._recorder.tensor(result))
             return
         if not kinds.is_grad_assignment(call.function):
             return
@@ -273,6 +278,12 @@ class OperationsTap:
                     serial=serial, site=site, tensor=owner, cleared=cleared, already_clear=1 - len(cleared)
                 )
             )
+
+    def _grad_read(self, call: _Call, owner: TensorId, grad: TensorId) -> None:
+        if self._grad_owners.get(grad) != owner:
+            self._grad_owners[grad] = owner
+            serial = self._recorder.next_serial()
+            self._recorder.emit(GradRead(serial=serial, site=call.chain.site, tensor=owner, grad=grad))
 
     def _name(self, function: Any) -> str:
         name = self._names.get(function)

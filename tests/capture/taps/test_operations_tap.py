@@ -8,7 +8,16 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
 from graphlint.capture.taps import operations
-from graphlint.record.events import Backward, CaptureFault, GradWrite, HostRead, Op, Transfer, ZeroGrad
+from graphlint.record.events import (
+    Backward,
+    CaptureFault,
+    GradRead,
+    GradWrite,
+    HostRead,
+    Op,
+    Transfer,
+    ZeroGrad,
+)
 
 
 def ops(trace, events) -> dict[str, Op]:
@@ -157,6 +166,21 @@ def test_gradients_by_hand(record, events) -> None:
     ]
     (write,) = events(trace, GradWrite)
     assert write.tensor == weight
+
+
+def test_a_gradient_read_by_the_user_is_noted_once(record, events) -> None:
+    def work() -> None:
+        weight = nn.Parameter(torch.ones(2))
+        _ = weight.grad
+        weight.sum().backward()
+        for _ in range(2):
+            weight.grad.mul_(0.5)
+
+    trace = record(work)
+    (read,) = events(trace, GradRead)
+    scaled = [event for event in events(trace, Op) if event.name == "torch.Tensor.mul_"]
+    assert trace.tensors[read.tensor].parameter
+    assert [change.tensor for op in scaled for change in op.changed] == [read.grad, read.grad]
 
 
 def test_a_gradient_that_is_not_there_is_not_cleared(record, events) -> None:
