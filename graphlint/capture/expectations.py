@@ -4,7 +4,7 @@ May import `record` and `capture.context`. Nothing is patched for it: the block 
 """
 
 from graphlint.capture.context import CaptureContext
-from graphlint.record.events import ExpectBegin, ExpectEnd
+from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.header import Capability
 from graphlint.record.identity import Serial
 

@@ -14,12 +14,15 @@ from graphlint.record.events import (
     Backward,
     BatchDraw,
     Cleanup,
-    ExpectEnd,
+    GradientClip,
     OptimizerStep,
     Repeat,
+    ScalerCall,
+    SchedulerStep,
     StepBoundary,
     Visit,
 )
+from graphlint.record.expectations import ExpectEnd
 from graphlint.record.identity import Serial
 
 MAX_SHAPES = 200
@@ -128,6 +131,7 @@ def _event_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
             event.error,
             event.nested,
             len(event.targets),
+            None if event.values is None else event.values.root,
         )
     if isinstance(event, OptimizerStep):
         return (
@@ -138,14 +142,32 @@ def _event_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
             event.unchanged,
             event.closure,
             event.error,
+            # Looked at now and then only, so that this adds few kinds of step.
+            (event.zero_gradients, event.bad_gradients) if event.gradients_checked else None,
         )
-    if isinstance(event, Cleanup):
-        return ("cleanup", event.site, event.call)
-    if isinstance(event, BatchDraw):
-        return ("batch", event.site, len(event.tensors))
-    if isinstance(event, ExpectEnd):
-        return ("expect-end", event.site, position.get(event.begin, -1))
-    return msgspec.structs.replace(event, serial=Serial(0))
+    return _light_shape(event, position)
+
+
+def _light_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
+    shape: tuple[Hashable, ...]
+    match event:
+        case Cleanup():
+            shape = ("cleanup", event.call)
+        case BatchDraw():
+            shape = ("batch", len(event.tensors))
+        case ExpectEnd():
+            shape = ("expect-end", position.get(event.begin, -1))
+        case GradientClip():
+            shape = ("clip", event.call, event.parameters, event.with_grad, event.limit is not None)
+        case SchedulerStep():
+            # Rates change as they should; whether the optimizer had ever stepped is what tells steps apart.
+            shape = ("scheduler", event.scheduler, event.initial, event.optimizer_stepped)
+        case ScalerCall():
+            call = (event.scaler, event.method, event.optimizer)
+            shape = ("scaler", *call, event.enabled, event.error)
+        case _:
+            return msgspec.structs.replace(event, serial=Serial(0))
+    return (event.site, *shape)
 
 
 def _visit_shape(visit: Visit, position: dict[Serial, int]) -> Hashable:

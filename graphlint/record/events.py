@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from graphlint.record.base import Event
+from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.faults import CaptureFault, Operand
 from graphlint.record.identity import GraphId, ModuleId, NodeId, OptimizerId, Serial, SiteId, TensorId
 from graphlint.record.tables import Frame
@@ -360,22 +361,6 @@ class ScriptError(Event, frozen=True, kw_only=True, tag="script-error"):
     message: str
     frames: tuple[Frame, ...] = ()
     operands: tuple[Operand, ...] = ()
-
-
-class ExpectBegin(Event, frozen=True, kw_only=True, tag="expect-begin"):
-    """A `graphlint.expect(...)` block begins: faults of these `rules` are meant in it, for this `reason`.
-
-    `rules` are as the user named them, unchecked. A block without an end lasts as long as the record.
-    """
-
-    rules: tuple[str, ...]
-    reason: str = ""
-
-
-class ExpectEnd(Event, frozen=True, kw_only=True, tag="expect-end"):
-    """The end of the `graphlint.expect(...)` block that the event `begin` began."""
-
-    begin: Serial
 
 
 AnyEvent = (
