@@ -42,6 +42,23 @@ class Statement:
     opens_block: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The innermost run of statements that one of them belongs to: a function's body, a branch, a file.
+
+    Attributes:
+        first_line: 1-based line of its first statement.
+        last_line: 1-based line where its last statement ends.
+        outermost: whether it is the whole file.
+        left_before: whether a statement before the one asked for may leave it early (`continue`, `return`).
+    """
+
+    first_line: int
+    last_line: int
+    outermost: bool
+    left_before: bool
+
+
 class Sources:
     """Statements of a trace's sources, parsed once."""
 
@@ -166,6 +183,25 @@ class Sources:
         ]
         return min(ends) if ends else None
 
+    def block(self, path: str, line: int) -> Block | None:
+        """Returns the block that the statement at a line stands in; None when the source can't say."""
+        tree = self._trees.get(path)
+        if tree is None:
+            return None
+        found = [(body, place) for body in _bodies(tree) if (place := _place(body, line)) is not None]
+        if not found:
+            return None
+        body, place = max(reversed(found), key=lambda one: one[0][0].lineno)
+        jumps = ast.Continue | ast.Break | ast.Return | ast.Raise
+        return Block(
+            first_line=body[0].lineno,
+            last_line=body[-1].end_lineno or body[-1].lineno,
+            outermost=body is tree.body,
+            left_before=any(
+                isinstance(node, jumps) for statement in body[:place] for node in ast.walk(statement)
+            ),
+        )
+
     def _find(self, path: str, line: int) -> Statement | None:
         tree = self._trees.get(path)
         if tree is None:
@@ -183,6 +219,23 @@ class Sources:
 def _covers(node: ast.stmt, line: int) -> bool:
     first, last = _span(node)
     return first <= line <= last
+
+
+def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Yields every run of statements, each before those inside it."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list):
+                yield body
+
+
+def _place(body: list[ast.stmt], line: int) -> int | None:
+    """Returns which statement of a block holds a line; None where none does."""
+    for place, node in enumerate(body):
+        if node.lineno <= line <= (node.end_lineno or node.lineno):
+            return place
+    return None
 
 
 def _span(node: ast.stmt) -> tuple[int, int]:

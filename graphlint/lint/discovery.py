@@ -101,8 +101,10 @@ def _problems(module: ModuleType, rule: Rule, path: Path) -> Iterator[str]:
     for need in rule.needs:
         if need not in known:
             yield f"needs {need!r}, not one of {', '.join(known)}"
-    if not inspect.isgeneratorfunction(rule.check):
-        yield "check is not a generator function"
+    if (rule.check is None) == (rule.review is None):
+        yield "a rule has either a check or a review"
+    elif not inspect.isgeneratorfunction(rule.check or rule.review):
+        yield f"{'review' if rule.check is None else 'check'} is not a generator function"
     yield from _page_problems(inspect.getdoc(module) or "")
     yield from _example_problems(rule)
 

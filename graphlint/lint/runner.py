@@ -5,20 +5,23 @@ checked and failed; an unselected rule is not checked, so that no reader takes i
 """
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import counted
+from graphlint.lint.declared import Declared
 from graphlint.lint.discovery import all_rules
-from graphlint.lint.finding import Finding
-from graphlint.lint.folding import fold, in_order
+from graphlint.lint.finding import Finding, Occurrence
+from graphlint.lint.folding import in_order
 from graphlint.lint.needs import CUT_SHORT, NO_STEP, lacking, trained
 from graphlint.lint.places import Places
 from graphlint.lint.rule import Report, Rule, RuleOutcome
 from graphlint.lint.selection import Selection
+from graphlint.lint.suppressed import Suppressed, in_place
 from graphlint.record.trace import Trace
 
 NOT_SELECTED = "not selected"
+NONE_OTHER = "no other rule could judge"
 
 
 def judge(trace: Trace, selection: Selection, rules: Sequence[Rule] | None = None) -> Report:
@@ -35,8 +38,8 @@ def judge(trace: Trace, selection: Selection, rules: Sequence[Rule] | None = Non
     """
     known = all_rules() if rules is None else tuple(rules)
     chosen = selection.codes(known)
-    judgement = _Judgement(trace)
-    for rule in known:
+    judgement = _Judgement(trace, known)
+    for rule in sorted(known, key=lambda rule: rule.review is not None):  # reviews come last
         if rule.code in chosen:
             judgement.run(rule)
         else:
@@ -47,12 +50,14 @@ def judge(trace: Trace, selection: Selection, rules: Sequence[Rule] | None = Non
 class _Judgement:
     """Collects findings and outcomes while the rules run over one trace, with the facts derived once."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, rules: Sequence[Rule]) -> None:
         self._trace = trace
+        self._order = [rule.code for rule in rules]
         self._facts = Facts(trace)
-        self._places = Places(trace, self._facts.sources)
+        self._declared = Declared(self._facts, Places(trace, self._facts.sources), rules)
         self._silence_reason = self._why_silence_proves_nothing()
         self._findings: list[Finding] = []
+        self._suppressed: list[Suppressed] = []
         self._outcomes: list[RuleOutcome] = []
         self._tracebacks: dict[str, str] = {}
 
@@ -63,19 +68,32 @@ class _Judgement:
             return
         try:
             # The generator is consumed and folded in here, so that no part of a rule runs outside the guard.
-            found = fold(rule, list(rule.check(self._facts)), self._places)
+            found, suppressed = self._declared.sort(rule, list(self._sightings(rule)))
         except Exception as error:  # noqa: BLE001 - the fault of one rule must not hide what the others find
             self._tracebacks[rule.code] = traceback.format_exc()
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             self._outcomes.append(RuleOutcome(code=rule.code, outcome="failed", reason=reason))
             return
         self._findings += found
-        if found:
+        self._suppressed += suppressed
+        if found or suppressed:
             self._outcomes.append(RuleOutcome(code=rule.code, outcome="findings"))
         elif self._silence_reason is not None:
             self.not_checked(rule, self._silence_reason)
+        elif rule.review is not None and not any(self._checked().values()):
+            self.not_checked(rule, NONE_OTHER)
         else:
             self._outcomes.append(RuleOutcome(code=rule.code, outcome="clean"))
+
+    def _sightings(self, rule: Rule) -> Iterator[Occurrence]:
+        if rule.check is not None:
+            yield from rule.check(self._facts)
+        if rule.review is not None:
+            yield from rule.review(self._facts, self._declared.idle(self._checked(), by=rule.code))
+
+    def _checked(self) -> dict[str, bool]:
+        """Returns, by code, whether the rules so far could judge."""
+        return {outcome.code: outcome.outcome in {"findings", "clean"} for outcome in self._outcomes}
 
     def not_checked(self, rule: Rule, reason: str) -> None:
         """Notes that a rule could not judge, and why."""
@@ -85,8 +103,9 @@ class _Judgement:
         """Returns everything noted so far."""
         return Report(
             findings=in_order(self._findings),
-            outcomes=tuple(self._outcomes),
+            outcomes=tuple(sorted(self._outcomes, key=lambda outcome: self._order.index(outcome.code))),
             tracebacks=self._tracebacks,
+            suppressed=in_place(self._suppressed),
         )
 
     def _why_silence_proves_nothing(self) -> str | None:

@@ -24,24 +24,33 @@ class Selection(msgspec.Struct, frozen=True):
         Raises:
             UsageError: an entry names no rule, or no rule is left; the text lists what would be right.
         """
-        chosen = _named(self.select, rules) if self.select else {rule.code for rule in rules}
-        chosen -= _named(self.ignore, rules)
+        chosen = named(self.select, rules) if self.select else frozenset(rule.code for rule in rules)
+        chosen -= named(self.ignore, rules)
         if not chosen:
             raise UsageError("no rule is left to check: everything selected is ignored too")
-        return frozenset(chosen)
+        return chosen
 
 
-def _named(entries: Sequence[str], rules: Sequence[Rule]) -> set[str]:
-    """Returns the codes of the rules that the entries name."""
+def matching(entry: str, rules: Sequence[Rule]) -> frozenset[str]:
+    """Returns the codes of the rules that one entry names; none when it names no rule."""
+    return frozenset(
+        rule.code
+        for rule in rules
+        if entry and (rule.code.startswith(entry.upper()) or rule.name == entry.lower())
+    )
+
+
+def named(entries: Sequence[str], rules: Sequence[Rule]) -> frozenset[str]:
+    """Returns the codes of the rules that the entries name.
+
+    Raises:
+        UsageError: an entry names no rule; the text lists those that there are.
+    """
     found: set[str] = set()
     for entry in (part.strip() for listed in entries for part in listed.split(",")):
-        matches = {
-            rule.code
-            for rule in rules
-            if entry and (rule.code.startswith(entry.upper()) or rule.name == entry.lower())
-        }
+        matches = matching(entry, rules)
         if not matches:
             known = ", ".join(f"{rule.code} {rule.name}" for rule in rules)
             raise UsageError(f"unknown rule {entry!r}; known rules: {known}")
         found |= matches
-    return found
+    return frozenset(found)

@@ -13,6 +13,7 @@ from graphlint.analysis.sources import Sources
 from graphlint.lint.finding import Finding
 from graphlint.lint.places import Places
 from graphlint.lint.rule import Report, RuleOutcome
+from graphlint.lint.suppressed import BaselineUse, Suppressed
 from graphlint.record.codec import dump
 from graphlint.record.trace import Trace
 from graphlint.report.run import Run, summarize
@@ -34,13 +35,17 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A report.
 
     Paths are relative to the run's working directory where they lie below it, with `/`. `rules` holds every
-    rule that there is; only one whose outcome is `clean` was checked and found nothing.
+    rule that there is; only one whose outcome is `clean` was checked and found nothing. `findings` holds
+    those of every severity; `suppressed` those that were declared as meant, which are in no other list.
+    `baseline` is null where none was given.
     """
 
     version: Literal[1]
     tool: Tool
     run: Run
     findings: tuple[Finding, ...]
+    suppressed: tuple[Suppressed, ...]
+    baseline: BaselineUse | None
     rules: tuple[RuleOutcome, ...]
 
 
@@ -56,6 +61,8 @@ def document(report: Report, trace: Trace) -> Document:
         tool=Tool(name="graphlint", version=__version__, torch=trace.header.torch),
         run=msgspec.structs.replace(run, script=places.shown(run.script)),
         findings=tuple(_shown(finding, places) for finding in report.findings),
+        suppressed=tuple(_shown_aside(one, places) for one in report.suppressed),
+        baseline=report.baseline,
         rules=report.outcomes,
     )
 
@@ -78,6 +85,11 @@ def schema() -> dict[str, Any]:
 def schema_text() -> bytes:
     """Returns the schema as it is shipped."""
     return msgspec.json.format(dump(schema()), indent=2) + b"\n"
+
+
+def _shown_aside(one: Suppressed, places: Places) -> Suppressed:
+    path = None if one.path is None else places.shown(one.path)
+    return msgspec.structs.replace(one, finding=_shown(one.finding, places), path=path)
 
 
 def _shown(finding: Finding, places: Places) -> Finding:

@@ -18,6 +18,7 @@ from graphlint.lint.places import Places
 from graphlint.lint.rule import Report
 from graphlint.record.header import Header
 from graphlint.record.trace import Trace
+from graphlint.report.aside import codes, put_aside
 from graphlint.report.run import Run, summarize
 
 Line = tuple[tuple[str, str], ...]
@@ -52,14 +53,16 @@ def render(
     color: bool = False,
     summary: bool = True,
     told: Collection[str] = (),
+    show_info: bool = False,
 ) -> None:
     """Writes the findings, then the summary, to `stream`.
 
-    Findings whose fingerprints are `told` count in the summary and are not written again.
+    Those of severity info are only counted, unless `show_info` is given. Findings whose fingerprints are
+    `told` count in the summary and are not written again.
     `width` is in columns. Without `color` the text holds no escape sequence; what the stream's encoding
     can't hold is written as a backslash escape.
     """
-    lines = list(layout(report, trace, width=width, summary=summary, told=told))
+    lines = list(layout(report, trace, width=width, summary=summary, told=told, show_info=show_info))
     if color:
         _paint(lines, stream, width)
         return
@@ -70,13 +73,20 @@ def render(
 
 
 def layout(
-    report: Report, trace: Trace, *, width: int, summary: bool = True, told: Collection[str] = ()
+    report: Report,
+    trace: Trace,
+    *,
+    width: int,
+    summary: bool = True,
+    told: Collection[str] = (),
+    show_info: bool = False,
 ) -> Iterator[Line]:
     """Yields the lines of the report; a rule that failed is shown even where no summary is wanted."""
     width = max(width, _MIN_WIDTH)
     places = Places(trace, Sources(trace))
     levels = _Levels(trace)
-    new = [finding for finding in report.findings if finding.fingerprint not in told]
+    shown = [finding for finding in report.findings if show_info or finding.severity != "info"]
+    new = [finding for finding in shown if finding.fingerprint not in told]
     for number, finding in enumerate(new):
         if number:
             yield ()
@@ -86,7 +96,7 @@ def layout(
     if new and (summary or report.tracebacks):
         yield ()
     if summary:
-        yield from _summary(report, trace, places, width)
+        yield from _summary(report, trace, places, width, hidden=len(report.findings) - len(shown))
     yield from _failures(report)
 
 
@@ -197,7 +207,7 @@ def _caret(words: str, digits: int, indent: int, style: str, width: int) -> Iter
         mark = "  "
 
 
-def _summary(report: Report, trace: Trace, places: Places, width: int) -> Iterator[Line]:
+def _summary(report: Report, trace: Trace, places: Places, width: int, *, hidden: int) -> Iterator[Line]:
     run = summarize(trace)
     yield _headline(report, run)
     rows: list[tuple[str, str]] = []
@@ -205,6 +215,11 @@ def _summary(report: Report, trace: Trace, places: Places, width: int) -> Iterat
         rows.append(("run", _ending(run, trace.header, places)))
     if run.devices and (report.findings or run.simulated):
         rows.append(("devices", _devices(run)))
+    if hidden:
+        infos = [finding.code for finding in report.findings if finding.severity == "info"]
+        how = "--show-info" if run.script else "show-info = true in pyproject.toml"
+        rows.append(("info", f"{hidden} not shown ({codes(infos)}); {how} prints them"))
+    rows += put_aside(report)
     rows += [("not seen", what) for what in run.unseen]
     by_reason: dict[tuple[str, str], list[str]] = {}
     for outcome in report.outcomes:
@@ -244,6 +259,8 @@ def _headline(report: Report, run: Run) -> Line:
         return (("graphlint: ", _STRONG), ("nothing was checked", "bold yellow"), (f" in {steps}", _PLAIN))
     if not pieces:
         pieces = [("no findings", "bold green")]
+    if report.suppressed:
+        pieces += [(f", {len(report.suppressed)} suppressed", _PLAIN)]
     return (("graphlint: ", _STRONG), *pieces, (f" in {steps}; {rules} checked", _PLAIN))
 
 

@@ -3,10 +3,12 @@
 import json
 
 import jsonschema
+import msgspec
 import pytest
 
 from graphlint.lint.finding import Finding, Label
 from graphlint.lint.rule import Report, RuleOutcome
+from graphlint.lint.suppressed import BaselineEntry, BaselineUse, Suppressed
 from graphlint.record.events import ScriptError
 from graphlint.record.header import End, Header
 from graphlint.record.identity import Serial, StorageId, TensorId
@@ -116,12 +118,38 @@ def test_document_is_the_whole_report():
                 "fingerprint": "0123",
             }
         ],
+        "suppressed": [],
+        "baseline": None,
         "rules": [
             {"code": "GL101", "outcome": "clean", "reason": None},
             {"code": "GL401", "outcome": "findings", "reason": None},
             {"code": "GL402", "outcome": "not-checked", "reason": "not selected"},
             {"code": "GL403", "outcome": "failed", "reason": "KeyError: 7"},
         ],
+    }
+
+
+def test_what_was_put_aside_is_listed_with_the_paths_as_shown():
+    suppressed = Suppressed(finding=FINDING, by="comment", reason="two GPUs", path=TRAIN, line=9)
+    baseline = BaselineUse(
+        path="b.json", entries=3, matched=1, gone=(BaselineEntry(fingerprint="1", code="GL101", path="x.py"),)
+    )
+    report = msgspec.structs.replace(REPORT, findings=(), suppressed=(suppressed,), baseline=baseline)
+    document = parsed(report)
+    (shown,) = document["suppressed"]
+    assert (shown["by"], shown["reason"], shown["path"], shown["line"]) == (
+        "comment",
+        "two GPUs",
+        "train.py",
+        9,
+    )
+    assert (shown["finding"]["code"], shown["finding"]["path"]) == ("GL401", "train.py")
+    assert document["findings"] == []
+    assert document["baseline"] == {
+        "path": "b.json",
+        "entries": 3,
+        "matched": 1,
+        "gone": [{"fingerprint": "1", "code": "GL101", "path": "x.py", "message": ""}],
     }
 
 
@@ -161,7 +189,7 @@ def test_schema_is_sound():
     jsonschema.Draft202012Validator.check_schema(schema())
 
 
-@pytest.mark.parametrize("part", ["version", "tool", "run", "findings", "rules"])
+@pytest.mark.parametrize("part", ["version", "tool", "run", "findings", "suppressed", "rules"])
 def test_schema_refuses_a_document_without_a_part(part):
     document = parsed()
     del document[part]
