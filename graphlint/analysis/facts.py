@@ -9,6 +9,7 @@ from graphlint.analysis.cuts import Cuts
 from graphlint.analysis.devices import Devices
 from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
+from graphlint.analysis.ledger import Ledger
 from graphlint.analysis.names import Names
 from graphlint.analysis.owners import Owners
 from graphlint.analysis.reach import Reach
@@ -59,6 +60,11 @@ class Facts:
     def gradients(self) -> Gradients:
         """The life of each parameter's gradient."""
         return Gradients(self.trace)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What each gradient holds, and which steps used it."""
+        return Ledger(self)
 
     @cached_property
     def owners(self) -> Owners:
