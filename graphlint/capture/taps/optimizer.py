@@ -7,25 +7,27 @@ their version counters; a fused step raises none, and writes every parameter tha
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.extents import extent_of
 from graphlint.capture.messages import message_of
 from graphlint.capture.registry import version_of
 from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.patching import patch
+from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import Change, OptimizerStep
 from graphlint.record.header import Capability
-from graphlint.record.identity import OptimizerId, Serial, SiteId
+from graphlint.record.identity import OptimizerId, Serial, SiteId, TensorId
 
 
 class _Stepping:
     """A step on its way: versions before it, by position in the groups, and the name of torch's block."""
 
-    __slots__ = ("block", "closure", "optimizer", "serial", "site", "versions")
+    __slots__ = ("block", "closure", "gradients", "optimizer", "serial", "site", "versions")
 
     def __init__(self, optimizer: OptimizerId, serial: Serial, site: SiteId | None, *, closure: bool) -> None:
         self.block = ""
@@ -34,6 +36,14 @@ class _Stepping:
         self.site = site
         self.closure = closure
         self.versions: list[int] = []
+        self.gradients: _Gradients | None = None
+
+
+class _Gradients(NamedTuple):
+    """The parameters whose gradient is zero everywhere, and those whose holds a NaN or an infinity."""
+
+    zero: tuple[TensorId, ...]
+    bad: tuple[TensorId, ...]
 
 
 class OptimizerTap:
@@ -56,6 +66,7 @@ class OptimizerTap:
         self._recorder = context.recorder
         self._running: list[_Stepping] = []
         self._seen: set[OptimizerId] = set()
+        self._taken: dict[OptimizerId, int] = {}
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the constructor and `add_param_group`, and registers the step hooks."""
@@ -64,6 +75,7 @@ class OptimizerTap:
         patch(stack, torch.optim.Optimizer, "add_param_group", self._wrap_add)
         stack.callback(register_optimizer_step_pre_hook(self._starts).remove)
         stack.callback(register_optimizer_step_post_hook(self._ended).remove)
+        self._context.guard.arm("gradient-values")
 
     def _wrap_init(self, original: Any) -> Any:
         context = self._context
@@ -138,7 +150,36 @@ class OptimizerTap:
         stepping.block = f"Optimizer.step#{type(optimizer).__name__}.step"
         self._running.append(stepping)
         if not closure:
+            self._look_at_gradients(stepping, optimizer)
             self._suspend()
+
+    def _look_at_gradients(self, stepping: _Stepping, optimizer: torch.optim.Optimizer) -> None:
+        """Looks at the gradients that a step is given: at the full level always, else ever more seldom."""
+        taken = self._taken.get(stepping.optimizer, 0) + 1
+        self._taken[stepping.optimizer] = taken
+        full = self._context.full
+        if (full or taken & (taken - 1) == 0) and unrecorded_region() is None:
+            stepping.gradients = self._context.guard.run(
+                "gradient-values", self._gradients, optimizer, full=full
+            )
+
+    def _gradients(self, optimizer: torch.optim.Optimizer, *, full: bool) -> _Gradients | None:
+        """Returns what the gradients are; None where a watched step would have to wait for a device."""
+        zero, bad = [], []
+        for parameter in _parameters(optimizer):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if not full and not gradient.is_cpu:
+                return None
+            extent = extent_of(gradient)
+            if extent == "zero":
+                zero.append(self._recorder.tensor(parameter))
+            elif extent in {"nan", "inf"}:
+                bad.append(self._recorder.tensor(parameter))
+        if getattr(optimizer, "found_inf", None) is not None:
+            bad.clear()  # a scaler has the step itself leave such gradients out
+        return _Gradients(tuple(zero), tuple(bad))
 
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del args, kwargs
@@ -151,6 +192,9 @@ class OptimizerTap:
             context.check_stop()
 
     def _emit(self, stepping: _Stepping, optimizer: torch.optim.Optimizer, error: str | None) -> None:
+        if stepping.closure:
+            self._look_at_gradients(stepping, optimizer)
+        gradients = stepping.gradients or _Gradients((), ())
         changed, without, unchanged = [], [], []
         silent = any(group.get("fused") for group in optimizer.param_groups)
         for parameter, before in zip(_parameters(optimizer), stepping.versions, strict=False):
@@ -172,6 +216,9 @@ class OptimizerTap:
                 without_grad=tuple(without),
                 unchanged=tuple(unchanged),
                 closure=stepping.closure,
+                gradients_checked=stepping.gradients is not None,
+                zero_gradients=gradients.zero,
+                bad_gradients=gradients.bad,
                 error=error,
                 end=end,
             )
