@@ -16,6 +16,7 @@ from graphlint.record.events import (
     Cleanup,
     GradientClip,
     OptimizerStep,
+    ParameterPlaced,
     Repeat,
     ScalerCall,
     SchedulerStep,
@@ -153,6 +154,8 @@ def _light_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
     match event:
         case Cleanup():
             shape = ("cleanup", event.call)
+        case ParameterPlaced():
+            shape = ("parameter", event.name)
         case BatchDraw():
             shape = ("batch", len(event.tensors))
         case ExpectEnd():

@@ -11,6 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from graphlint.capture.containers import items_of
 from graphlint.capture.recorder import Recorder
@@ -18,7 +19,7 @@ from graphlint.capture.recorder import Recorder
 _MAX_ITEMS = 64
 _SNAPSHOTS = sys.version_info < (3, 13)
 _KEYS = frozenset({str, int})
-_NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+_NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, LRScheduler)
 TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 """Names in a function's code that tell that the user may hold the dict of its variables."""
 
@@ -83,6 +84,8 @@ class NameFinder:
             self._recorder.name("module", self._recorder.module(value), name, scope)
         elif issubclass(kind, torch.optim.Optimizer):
             self._recorder.name("optimizer", self._recorder.optimizer(value), name, scope)
+        elif issubclass(kind, LRScheduler):
+            self._recorder.name("scheduler", self._recorder.scheduler(value), name, scope)
         elif issubclass(kind, (dict, list, tuple)):
             self._name_items(value, name, scope)
 

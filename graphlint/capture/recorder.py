@@ -35,12 +35,14 @@ class Recorder:
         self.tensors = WeakNumbers()
         self.modules = WeakNumbers()
         self.optimizers = WeakNumbers()
+        self.schedulers = WeakNumbers()
         self._storages = Storages()
         self._serial = 0
         self._names: set[tuple[str, int, str, str]] = set()
         self._placed: dict[int, ModuleId] = {}
         self._parts: dict[int, int] = {}
         self._lazy: list[TensorId] = []
+        self._made: dict[int, tuple[SiteId | None, Serial]] = {}
         self._fresh: set[int] = set()
         self._members: set[tuple[TensorId, ModuleId, str]] = set()
         self._dtypes: dict[torch.dtype, str] = {}
@@ -119,6 +121,10 @@ class Recorder:
             assert number is not None  # noqa: S101 - _add_root numbers its argument
         return ModuleId(number)
 
+    def is_root(self, module: ModuleId) -> bool:
+        """Tells whether the module was met under no other."""
+        return self._placed.get(module) == module
+
     def refresh(self, root: torch.nn.Module, *, again: bool = False) -> None:
         """Enters what was added to a module, or replaced in it, since it was last looked at.
 
@@ -182,20 +188,31 @@ class Recorder:
             self.emit_optimizer(optimizer, None)
         return OptimizerId(number)
 
+    def scheduler(self, scheduler: object) -> int:
+        """Returns the number of a learning-rate scheduler."""
+        number = self.schedulers.find(scheduler)
+        return self.schedulers.add(scheduler) if number is None else number
+
     def emit_optimizer(self, optimizer: torch.optim.Optimizer, site: SiteId | None) -> None:
         """Emits the optimizer with its groups as they are now."""
         number = self.optimizers.find(optimizer)
         groups = tuple(
             tuple(self.tensor(parameter) for parameter in group["params"]) for group in optimizer.param_groups
         )
-        lrs = tuple(_finite(group.get("lr")) for group in optimizer.param_groups)
+        lrs = tuple(finite(group.get("lr")) for group in optimizer.param_groups)
+        if number is None:
+            number = self.optimizers.add(optimizer)
+        if site is not None:
+            self._made[number] = (site, self.last_serial)
+        site, made = self._made.get(number, (None, Serial(-1)))
         self.sink.add(
             Optimizer(
-                id=OptimizerId(self.optimizers.add(optimizer) if number is None else number),
+                id=OptimizerId(number),
                 type=type(optimizer).__name__,
                 groups=groups,
                 lrs=lrs,
                 site=site,
+                made=made,
             )
         )
 
@@ -215,8 +232,8 @@ def _sizes(tensor: torch.Tensor) -> tuple[int, ...]:
     return sizes
 
 
-def _finite(rate: Any) -> float | None:
-    """Returns a learning rate, given as a number or a tensor, where it is a finite one."""
+def finite(rate: Any) -> float | None:
+    """Returns a learning rate or the like, given as a number or a tensor, where it is a finite number."""
     try:
         number = float(rate)
     except (TypeError, ValueError):

@@ -213,12 +213,19 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     end: Serial
 
 
+class ParameterPlaced(Event, frozen=True, kw_only=True, tag="parameter-placed"):
+    """A module was given a parameter, as its constructor does or an assignment to its attribute `name`."""
+
+    tensor: TensorId
+    name: str
+
+
 class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
-    """`torch.nn.utils.clip_grad_norm_`, `clip_grads_with_norm_` or `clip_grad_value_`, when it has clipped.
+    """`torch.nn.utils.clip_grad_norm_`, `clip_grads_with_norm_` or `clip_grad_value_`, as it ended.
 
     `parameters` are those that it was given, `with_grad` those of them that held a gradient then, and
     `gradients` these gradients, in the same order (full level). `limit` is the bound; None where it was no
-    finite number.
+    finite number. `error` is torch's message where it raised: by value, torch refuses to clip nothing.
     """
 
     call: Literal["clip_grad_norm_", "clip_grad_value_"]
@@ -226,6 +233,7 @@ class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
     with_grad: tuple[TensorId, ...] = ()
     gradients: tuple[TensorId, ...] = ()
     limit: float | None = None
+    error: str | None = None
 
 
 class SchedulerStep(Event, frozen=True, kw_only=True, tag="scheduler-step"):
@@ -371,6 +379,7 @@ AnyEvent = (
     | ModuleCall
     | Backward
     | OptimizerStep
+    | ParameterPlaced
     | GradientClip
     | SchedulerStep
     | ScalerCall

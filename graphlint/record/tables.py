@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from graphlint.record.identity import ModuleId, OptimizerId, SiteId, StorageId, TensorId
+from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, StorageId, TensorId
 
 
 class Row(
@@ -96,7 +96,8 @@ class Parameter(Row, frozen=True, kw_only=True, tag="parameter"):
 class Optimizer(Row, frozen=True, kw_only=True, tag="optimizer"):
     """An optimizer and its parameter groups; repeated with the same id when a group is added.
 
-    `lrs` holds each group's learning rate when it was met; None where it was no finite number.
+    `lrs` holds each group's learning rate when it was met; None where it was no finite number. `made` is the
+    serial of the last event before it was made; -1 where that was not seen.
     """
 
     id: OptimizerId
@@ -104,6 +105,7 @@ class Optimizer(Row, frozen=True, kw_only=True, tag="optimizer"):
     groups: tuple[tuple[TensorId, ...], ...]
     lrs: tuple[float | None, ...] = ()
     site: SiteId | None = None
+    made: Serial = Serial(-1)
 
 
 class Name(Row, frozen=True, kw_only=True, tag="name"):
@@ -112,7 +114,7 @@ class Name(Row, frozen=True, kw_only=True, tag="name"):
     `scope` is the function whose frame held it (`<module>` for globals). An object may get several.
     """
 
-    of: Literal["tensor", "module", "optimizer"]
+    of: Literal["tensor", "module", "optimizer", "scheduler"]
     id: int
     name: str
     scope: str
