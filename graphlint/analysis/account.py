@@ -152,7 +152,7 @@ class Account:
                 self._change(event)
             case OptimizerStep() if event.error is None:
                 self._step(event)
-            case ScalerCall(method="step", stepped=False, optimizer=int(optimizer)):
+            case ScalerCall(method="skipped", optimizer=int(optimizer)):
                 for tensor in self._facts.gradients.parameters(OptimizerId(optimizer)):
                     for portion in self.held.get(tensor, ()):
                         portion.skipped = True

@@ -223,15 +223,14 @@ class ParameterPlaced(Event, frozen=True, kw_only=True, tag="parameter-placed"):
 class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
     """`torch.nn.utils.clip_grad_norm_`, `clip_grads_with_norm_` or `clip_grad_value_`, as it ended.
 
-    `parameters` are those that it was given, `with_grad` those of them that held a gradient then, and
-    `gradients` these gradients, in the same order (full level). `limit` is the bound; None where it was no
-    finite number. `error` is torch's message where it raised: by value, torch refuses to clip nothing.
+    `parameters` are those that it was given, `with_grad` those of them that held a gradient then. `limit` is
+    the bound; None where it was no finite number. `error` is torch's message where it raised: by value, torch
+    refuses to clip nothing.
     """
 
     call: Literal["clip_grad_norm_", "clip_grad_value_"]
     parameters: tuple[TensorId, ...] = ()
     with_grad: tuple[TensorId, ...] = ()
-    gradients: tuple[TensorId, ...] = ()
     limit: float | None = None
     error: str | None = None
 
@@ -265,11 +264,12 @@ class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
 
     `tensors` are those that `scale` was given, `scaled` what it returned (full level). A scaler that is not
     `enabled` does nothing. A call is noted when it has ended, with torch's message where it raised; `step` is
-    noted as it begins: the optimizer's own step follows with the same site, unless an infinity left it out.
+    noted as it begins: the optimizer's own step follows with the same site. Where an infinity left that out,
+    `skipped` follows instead.
     """
 
     scaler: int
-    method: Literal["scale", "unscale_", "step", "update", "get_scale"]
+    method: Literal["scale", "unscale_", "step", "skipped", "update", "get_scale"]
     optimizer: OptimizerId | None = None
     tensors: tuple[TensorId, ...] = ()
     scaled: tuple[TensorId, ...] = ()

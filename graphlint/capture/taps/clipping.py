@@ -83,20 +83,15 @@ class ClippingTap:
         if context.full:
             context.names.look(chain.frames)
         given = (given,) if isinstance(given, torch.Tensor) else tuple(given)
-        filled = [(tensor, tensor.grad) for tensor in given if is_leaf(tensor) or tensor.retains_grad]
-        gradients = [gradient for _, gradient in filled if gradient is not None]
+        asked = [tensor for tensor in given if is_leaf(tensor) or tensor.retains_grad]
+        filled = [tensor for tensor in asked if tensor.grad is not None]
         recorder.emit(
             GradientClip(
                 serial=recorder.next_serial(),
                 site=chain.site,
                 call=call,
                 parameters=tuple([recorder.tensor(tensor) for tensor in given]),
-                with_grad=tuple(
-                    [recorder.tensor(tensor) for tensor, gradient in filled if gradient is not None]
-                ),
-                gradients=tuple([recorder.tensor(gradient) for gradient in gradients])
-                if context.full
-                else (),
+                with_grad=tuple([recorder.tensor(tensor) for tensor in filled]),
                 limit=_finite(limit),
                 error=None if error is None else message_of(error),
             )

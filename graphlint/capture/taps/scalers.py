@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any, Literal, get_args
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
@@ -16,6 +17,7 @@ from graphlint.record.events import ScalerCall
 from graphlint.record.header import Capability
 
 _Method = Literal["scale", "unscale_", "step", "update", "get_scale"]
+_Event = _Method | Literal["skipped"]
 
 
 class ScalersTap:
@@ -28,11 +30,18 @@ class ScalersTap:
         self._recorder = context.recorder
         self._numbers = WeakNumbers()
         self._depth = 0
+        self._stepped = False
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the methods of the class that all scalers of torch come from."""
         for method in get_args(_Method):
             patch(stack, torch.amp.GradScaler, method, self._wrapper(method))
+        stack.callback(register_optimizer_step_pre_hook(self._steps).remove)
+
+    def _steps(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        del optimizer, args, kwargs
+        if self._depth and self._context.here():
+            self._stepped = True
 
     def _wrapper(self, method: _Method) -> Callable[[Any], Any]:
         context = self._context
@@ -44,6 +53,7 @@ class ScalersTap:
                 given = args[0] if args else next(iter(kwargs.values()), None)
                 if method == "step":
                     context.guard.run("scalers", self._record, scaler, method, given, None, None)
+                    self._stepped = False
                 self._depth += 1
                 try:
                     result = original(scaler, *args, **kwargs)
@@ -55,6 +65,8 @@ class ScalersTap:
                     self._depth -= 1
                 if method != "step":
                     context.guard.run("scalers", self._record, scaler, method, given, result, None)
+                elif not self._stepped:
+                    context.guard.run("scalers", self._record, scaler, "skipped", given, None, None)
                 return result
 
             call.__name__ = call.__qualname__ = method
@@ -63,7 +75,7 @@ class ScalersTap:
         return wrap
 
     def _record(
-        self, scaler: Any, method: _Method, given: Any, result: Any, error: BaseException | None
+        self, scaler: Any, method: _Event, given: Any, result: Any, error: BaseException | None
     ) -> None:
         recorder, full = self._recorder, self._context.full
         chain = recorder.sites.chain(depth=4)
