@@ -12,7 +12,7 @@ from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
 
 FULL_TAPS = ("ModulesTap", "ModuleMovesTap", "CustomFunctionsTap", "OperationsTap")
-WATCH_TAPS = ("OptimizerTap", "ZeroGradTap", "BackwardTap", "BatchesTap", "CleanupTap")
+WATCH_TAPS = ("OptimizerTap", "ZeroGradTap", "BackwardTap", "BatchesTap", "CleanupTap", "ModesTap")
 OTHER_TAPS = ("CompiledTap", "ScriptedTap")
 
 
@@ -28,6 +28,7 @@ def installed() -> dict[str, object]:
         "zero": torch.optim.Optimizer.zero_grad,
         "call": torch.nn.Module._call_impl,
         "to": torch.nn.Module.to,
+        "train": torch.nn.Module.train,
         "next": _BaseDataLoaderIter.__next__,
         "collect": gc.collect,
         "empty": torch.cuda.empty_cache,

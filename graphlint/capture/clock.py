@@ -15,7 +15,7 @@ import torch
 from graphlint.capture.registry import version_of
 from graphlint.record.identity import OptimizerId, Serial
 
-Reason = Literal["start", "call", "batch", "optimizer", "manual"]
+Reason = Literal["start", "call", "batch", "optimizer", "manual", "evaluation"]
 
 MAX_UNFINISHED_BATCHES = 256
 """Batches without an update after which a step is cut all the same."""
@@ -50,6 +50,7 @@ class StepClock:
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._leaves: list[tuple[weakref.ref[torch.Tensor], int]] = []
         self._optimizer_ever_stepped = False
+        self._optimizers: set[OptimizerId] = set()
         self.by_hand = False
         self._lone: OptimizerId | None = None
         self._last_step: Serial | None = None
@@ -73,6 +74,21 @@ class StepClock:
         """The user said that a step begins here; from now on nothing else is asked."""
         self.by_hand = True
         self._cut(reason, self._last_serial())
+
+    def evaluation_starts(self) -> None:
+        """An evaluation begins, where a step has ended or none has begun: see `complete`."""
+        self._cut("evaluation", self._last_serial())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the step that is running has all its updates: every optimizer that ever stepped has."""
+        last = self._last_step
+        return (
+            self._updated
+            and last is not None
+            and self._last_backward < last
+            and self._optimizers <= set(self._order)
+        )
 
     def batch_wanted(self, iterator: object) -> None:
         """The user's loop asks a DataLoader's iterator for its next batch."""
@@ -146,6 +162,7 @@ class StepClock:
         """An optimizer has stepped."""
         self._leaves = []
         self._order.append(optimizer)
+        self._optimizers.add(optimizer)
         self._updated = True
         self.trained = True
         self._last_update = self._last_step = serial

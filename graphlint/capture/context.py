@@ -7,6 +7,7 @@ import os
 import threading
 
 from graphlint.capture.clock import StepClock
+from graphlint.capture.evaluation import Evaluations
 from graphlint.capture.graphs import GraphStore, NodeStamps, SequenceLog
 from graphlint.capture.guard import Guard
 from graphlint.capture.names import NameFinder
@@ -25,14 +26,16 @@ class CaptureContext:
         module_calls: the module calls that are running, outermost first.
         settled: the call chain of the module call that is running, where torch's own code alone runs in it:
             each operation in it has the same. Set for the time of that call only.
+        evaluations: when to record in full again.
         full: whether the full level is armed now.
         unseen: what was not recorded, in words, in the order in which it was noticed.
         stop_wanted: the script is to be ended at the next chance.
     """
 
-    def __init__(self, recorder: Recorder, clock: StepClock) -> None:
+    def __init__(self, recorder: Recorder, clock: StepClock, evaluations: Evaluations) -> None:
         self.recorder = recorder
         self.clock = clock
+        self.evaluations = evaluations
         self.guard = Guard(recorder)
         self.names = NameFinder(recorder)
         self.log = SequenceLog()

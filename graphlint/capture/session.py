@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from graphlint.capture.clock import Reason, StepClock
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.evaluation import Evaluations
 from graphlint.capture.expectations import Expectations
 from graphlint.capture.failure import bare_error, describe_error
 from graphlint.capture.folding import Segment
@@ -29,12 +30,21 @@ from graphlint.capture.taps.cleanup import CleanupTap
 from graphlint.capture.taps.compiled import CompiledTap, ScriptedTap
 from graphlint.capture.taps.custom import CustomFunctionsTap
 from graphlint.capture.taps.distributed import DistributedTap
+from graphlint.capture.taps.modes import ModesTap
 from graphlint.capture.taps.modules import ModuleMovesTap, ModulesTap
 from graphlint.capture.taps.operations import OperationsTap
 from graphlint.capture.taps.optimizer import OptimizerTap
 from graphlint.capture.taps.zero_grad import ZeroGradTap
 from graphlint.errors import UsageError
-from graphlint.record.events import AnyEvent, StepBoundary
+from graphlint.record.events import (
+    AnyEvent,
+    BatchDraw,
+    GradientClip,
+    GradWrite,
+    ScalerCall,
+    StepBoundary,
+    ZeroGrad,
+)
 from graphlint.record.header import CAPABILITIES, End, Ending, Header
 from graphlint.record.identity import Serial
 from graphlint.record.trace import Trace
@@ -47,6 +57,10 @@ MAX_FULL_SEGMENTS = 64
 
 MAX_ROWS = 400_000
 """Rows of a record, a few hundred megabytes, after which the full level gives way to watching."""
+
+
+_BEGUN = (BatchDraw, ZeroGrad, GradWrite, GradientClip, ScalerCall)
+"""What happens in a training step before its backward: the step has begun."""
 
 
 class _Recording:
@@ -122,7 +136,8 @@ class Session:
         self._clock = StepClock(
             self._cut, lambda: len(self._recorder.optimizers.live()), lambda: self._recorder.last_serial
         )
-        self._context = CaptureContext(self._recorder, self._clock)
+        self._evaluations = Evaluations(self._settled, self._evaluation_starts, self._count_operations)
+        self._context = CaptureContext(self._recorder, self._clock, self._evaluations)
         self._operations = OperationsTap(self._context, below)
         self._backward = BackwardTap(self._context, self._operations.suspend, self._operations.resume)
         self._full_taps = (
@@ -140,6 +155,7 @@ class Session:
             self._backward,
             BatchesTap(context),
             CleanupTap(context),
+            ModesTap(context),
         )
         for tap in taps:
             tap.arm(stack)
@@ -179,6 +195,8 @@ class Session:
             return "watch"
         if level == "full":
             return level
+        if self._evaluations.take():
+            return "full"
         if self._full_segments >= MAX_FULL_SEGMENTS:
             if self._backward.wants_full:
                 limit = f"the first {MAX_FULL_SEGMENTS} recorded in full"
@@ -186,7 +204,28 @@ class Session:
             return "watch"
         again = self._backward.wants_full
         self._backward.wants_full = False
-        return "full" if self._full_steps < FULL_STEPS or again else "watch"
+        beginning = self._full_steps < FULL_STEPS and not self._evaluations.outlasts
+        return "full" if beginning or again else "watch"
+
+    def _settled(self) -> bool:
+        """Tells whether the automatic level has recorded the steps of the start in full."""
+        full_steps = self._full_steps + (self._context.full and self._recorder.segment.trained)
+        return self.options.level == "auto" and full_steps >= FULL_STEPS
+
+    def _count_operations(self) -> int:
+        return self._operations.count
+
+    def _evaluation_starts(self) -> None:
+        """Changes the level at once, where no training step is split by it."""
+        segment = self._recorder.segment
+        if self._clock.by_hand:
+            return
+        if self._clock.trained:
+            whole = self._clock.complete
+        else:
+            whole = self._context.full or not any(isinstance(event, _BEGUN) for event in segment.events)
+        if whole:
+            self._clock.evaluation_starts()
 
     def _arm_full(self) -> None:
         if self._context.full:
@@ -241,6 +280,7 @@ class Session:
     def _store_segment(self, segment: Segment) -> None:
         self._recorder.folder.add(segment)
         full = segment.level == "full"
+        self._evaluations.stored(trained=segment.trained, full=full)
         self._full_segments += full
         if segment.trained:
             self._steps += 1

@@ -19,6 +19,7 @@ from graphlint.capture.taps import (
     batches,
     cleanup,
     custom,
+    modes,
     modules,
     operations,
     optimizer,
@@ -45,13 +46,14 @@ PLACES: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "optimizer after": (optimizer.OptimizerTap, "_emit", ("optimizer",)),
     "zero_grad": (zero_grad.ZeroGradTap, "_after", ("zero-grad",)),
     "batches": (batches.BatchesTap, "_drawn", ("batches",)),
+    "modes": (modes.ModesTap, "_turned", ("modes",)),
     "cleanup": (cleanup.CleanupTap, "_record", ("cleanup",)),
     "clock": (clock.StepClock, "batch_wanted", ("batches",)),
-    "names": (names.NameFinder, "look", ("operations", "modules", "custom-functions", "zero-grad")),
+    "names": (names.NameFinder, "look", ("operations", "modules", "custom-functions", "zero-grad", "modes")),
     "sites": (
         sites.Sites,
         "chain",
-        ("operations", "modules", "backward", "optimizer", "zero-grad", "batches"),
+        ("operations", "modules", "backward", "optimizer", "zero-grad", "batches", "modes"),
     ),
 }
 
@@ -71,6 +73,7 @@ def loop() -> list[torch.Tensor]:
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1)).to("cpu")
+    net.train()
     chosen = torch.optim.SGD(net.parameters(), 0.1)
     seen = []
     for (batch,) in DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=2, shuffle=True):

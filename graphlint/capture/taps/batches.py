@@ -50,7 +50,7 @@ class BatchesTap:
         def __next__(iterator: Any) -> Any:  # noqa: N807 - it takes the place of the method of that name
             if context.quiet or not context.here():
                 return original(iterator)
-            context.guard.run("batches", context.clock.batch_wanted, iterator)
+            context.guard.run("batches", self._wanted, iterator)
             context.check_stop()
             context.quiet += 1
             try:
@@ -64,6 +64,11 @@ class BatchesTap:
             return batch
 
         return __next__
+
+    def _wanted(self, iterator: Any) -> None:
+        context = self._context
+        context.evaluations.batch_wanted(iterator, lambda: self._recorder.sites.chain(depth=6).site)
+        context.clock.batch_wanted(iterator)
 
     def _drawn(self, iterator: Any, batch: Any) -> None:
         number = self._iterators.find(iterator)

@@ -129,6 +129,8 @@ class ModulesTap:
                 error=None if error is None else message_of(error),
             )
         )
+        if running.parent is None:
+            self._context.evaluations.model_called()
 
 
 class ModuleMovesTap:
