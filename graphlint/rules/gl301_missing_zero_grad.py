@@ -139,7 +139,8 @@ class _Story:
         )
         if self._zero is not None and self._zeroed_at is not None:
             at = place(self._zeroed_at, near=self._near)
-            return f"{self._call(self._zero)} before each {backward}{where}: at {at} it runs too seldom. {declared}"
+            seldom = f"at {at} it runs too seldom"
+            return f"{self._call(self._zero)} before each {backward}{where}: {seldom}. {declared}"
         name = self._facts.names.optimizer_name(self._first.use.step.optimizer)
         call = f"call `{name}.zero_grad()`" if name else "call the optimizer's `zero_grad()`"
         if self._stranger is not None:
