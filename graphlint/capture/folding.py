@@ -129,6 +129,8 @@ def _event_shape(event: AnyEvent, position: dict[Serial, int]) -> Hashable:
             visits,
             event.reached,
             event.accumulated,
+            # A result that was recorded in full is entered once, and that is never left out.
+            event.calls,
             event.error,
             event.nested,
             len(event.targets),

@@ -22,6 +22,7 @@ from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId,
 AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 STAMP = "graphlint"
 NUMBER = "graphlint_number"
+CALLS = "graphlint_calls"
 UNNUMBERED = NodeId(-1)
 MAX_STORED_NODES = 20_000
 _UNKNOWN_STORAGE = StorageId(-1)
@@ -34,10 +35,11 @@ class Stamp:
     One object serves all the nodes of a backward, so that what becomes of it is noted once.
     """
 
-    __slots__ = ("backward", "freed")
+    __slots__ = ("backward", "calls", "freed")
 
     def __init__(self, backward: Serial) -> None:
         self.backward = backward
+        self.calls: tuple[Serial, ...] = ()
         self.freed = False
 
 
@@ -189,7 +191,7 @@ class NodeStamps:
         """Stamps the nodes that a backward is about to run; returns those that an earlier one had run.
 
         A node that was freed keeps the stamp of the backward that freed it. Leaves are left alone: they
-        belong to every graph.
+        belong to every graph. The module calls whose results it enters are noted on the stamp.
         """
         visits: list[Visit] = []
         leaf = AccumulateGrad
@@ -200,6 +202,7 @@ class NodeStamps:
             if not metadata:
                 metadata[STAMP] = stamp
                 continue
+            stamp.calls += metadata.get(CALLS, ())
             earlier = metadata.get(STAMP)
             if earlier is not None:
                 visits.append(Visit(index, earlier.backward, earlier.freed, metadata.get(NUMBER, UNNUMBERED)))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from graphlint.capture.folding import Segment, StepFolder
+from graphlint.capture.layers import depends_on_mode
 from graphlint.capture.registry import Storages, WeakNumbers, is_lazy, is_leaf, version_of
 from graphlint.capture.sink import Sink
 from graphlint.capture.sites import Sites
@@ -166,7 +167,9 @@ class Recorder:
             place = self._placed.get(number)
             if place is None or (place != root_number and place == number):
                 self._placed[number] = root_number
-                self.sink.add(Module(id=number, type=type(module).__name__, root=root_number, path=path))
+                kind = type(module).__name__
+                by_mode = depends_on_mode(module)
+                self.sink.add(Module(id=number, type=kind, root=root_number, path=path, by_mode=by_mode))
             self._add_members(number, module)
 
     def _add_members(self, number: ModuleId, module: torch.nn.Module) -> None:

@@ -129,3 +129,11 @@ def is_leaf(tensor: torch.Tensor) -> bool:
         return bool(tensor.is_leaf)
     except RuntimeError:
         return False
+
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """Returns the node that computed the tensor; None for a leaf, and where torch refuses to say."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None

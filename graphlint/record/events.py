@@ -12,6 +12,7 @@ from graphlint.record.base import Event
 from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.faults import CaptureFault, Operand
 from graphlint.record.identity import GraphId, ModuleId, NodeId, OptimizerId, Serial, SiteId, TensorId
+from graphlint.record.modes import ModeChange
 from graphlint.record.tables import Frame
 from graphlint.record.values import BackwardValues, ValuesSeen
 
@@ -160,6 +161,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
         reached: leaves whose `.grad` it fills, in the order of the walk.
         accumulated: those of `reached` that already held a gradient.
         error: torch's message, when it raised; `error_type` its class.
+        calls: the module calls, in no other one, whose results it enters, of those that were recorded.
         outputs: the gradients that `autograd.grad` returned, where they are tensors of the record.
         nested: it ran inside another backward (reentrant checkpointing, a custom function).
         by_torch: torch's own code asked for it for the user (`torch.autograd.functional`, an optimizer).
@@ -179,6 +181,7 @@ class Backward(Event, frozen=True, kw_only=True, tag="backward"):
     visits: tuple[Visit, ...] = ()
     reached: tuple[TensorId, ...] = ()
     accumulated: tuple[TensorId, ...] = ()
+    calls: tuple[Serial, ...] = ()
     outputs: tuple[TensorId, ...] = ()
     error: str | None = None
     error_type: str | None = None
@@ -275,19 +278,6 @@ class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
     scaled: tuple[TensorId, ...] = ()
     enabled: bool = True
     error: str | None = None
-
-
-class ModeChange(Event, frozen=True, kw_only=True, tag="mode-change"):
-    """`Module.train()` or `Module.eval()`; at the watch level only where it turned something.
-
-    `changed` are the modules that it turned to the mode `training`, the module's own parts included;
-    `opposed` are the parts that it turned the other way, as a part's own `train` can.
-    """
-
-    module: ModuleId
-    training: bool
-    changed: tuple[ModuleId, ...] = ()
-    opposed: tuple[ModuleId, ...] = ()
 
 
 class ZeroGrad(Event, frozen=True, kw_only=True, tag="zero-grad"):

@@ -75,13 +75,16 @@ class Module(Row, frozen=True, kw_only=True, tag="module"):
     """A module.
 
     `root` is the outermost module it was met under (itself when it is one); `path` is its dotted place below
-    that root (empty for the root).
+    that root (empty for the root). `by_mode` tells a layer of torch's that computes something else in train
+    mode than in eval mode, as it was when it was met: it drops values at random (dropout with a rate above
+    0), or normalises by its batch and keeps running statistics.
     """
 
     id: ModuleId
     type: str
     root: ModuleId
     path: str = ""
+    by_mode: Literal["dropout", "statistics"] | None = None
 
 
 class Parameter(Row, frozen=True, kw_only=True, tag="parameter"):

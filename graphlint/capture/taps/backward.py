@@ -275,6 +275,7 @@ class BackwardTap:
                 visits=started.visits,
                 reached=started.reached,
                 accumulated=started.accumulated,
+                calls=tuple(sorted(set(started.stamp.calls))),
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
                 error=None if error is None else message_of(error),
                 error_type=None if error is None else kind_of(error),

@@ -7,8 +7,8 @@ import torch
 
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
-from graphlint.record.events import ModeChange
 from graphlint.record.header import Capability
+from graphlint.record.modes import ModeChange
 
 
 class ModesTap:

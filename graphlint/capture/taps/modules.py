@@ -14,7 +14,9 @@ import torch
 
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.graphs import CALLS
 from graphlint.capture.messages import message_of
+from graphlint.capture.registry import node_of
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import unrecorded_region
 from graphlint.record.events import ModuleCall, ModuleMove
@@ -115,6 +117,7 @@ class ModulesTap:
             continue
 
     def _after(self, running: _Running, result: Any, error: BaseException | None) -> None:
+        outputs = find_tensors(result)
         self._recorder.emit(
             ModuleCall(
                 serial=running.serial,
@@ -123,13 +126,16 @@ class ModulesTap:
                 end=self._recorder.next_serial(),
                 parent=running.parent,
                 inputs=running.inputs,
-                outputs=tuple(self._recorder.tensor(tensor) for tensor in find_tensors(result)),
+                outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
                 training=running.training,
                 grad_mode=running.grad_mode,
                 error=None if error is None else message_of(error),
             )
         )
         if running.parent is None:
+            for tensor in outputs:
+                if (node := node_of(tensor)) is not None:
+                    node.metadata[CALLS] = (*node.metadata.get(CALLS, ()), running.serial)
             self._context.evaluations.model_called()
 
 

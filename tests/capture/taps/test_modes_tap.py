@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphlint.record.events import ModeChange
+from graphlint.record.modes import ModeChange
 from graphlint.record.trace import Trace
 
 
