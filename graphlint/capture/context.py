@@ -14,11 +14,12 @@ from graphlint.capture.names import NameFinder
 from graphlint.capture.recorder import Recorder
 from graphlint.capture.sites import CallChain
 from graphlint.capture.stop import StopRun
+from graphlint.capture.values import ValueWatch
 from graphlint.record.identity import ModuleId, Serial
 
 
 class CaptureContext:
-    """The shared state of a capture: recorder, guard, clock, names, graphs, and where in the run it stands.
+    """The shared state of a capture: recorder, guard, clock, names, values, graphs, where in the run it is.
 
     Attributes:
         quiet: depth of regions whose operations are torch's own business: a batch being collated, a custom
@@ -38,6 +39,7 @@ class CaptureContext:
         self.evaluations = evaluations
         self.guard = Guard(recorder)
         self.names = NameFinder(recorder)
+        self.values = ValueWatch(recorder)
         self.log = SequenceLog()
         self.stamps = NodeStamps()
         self.graphs = GraphStore(recorder, self.stamps, self.log)

@@ -7,6 +7,7 @@ the device.
 
 import math
 from collections.abc import Iterable
+from typing import TypeGuard
 
 import torch
 
@@ -21,7 +22,7 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
     Subclasses of torch's with code of their own are left alone, and so is everything while a user's dispatch
     mode or a CUDA graph's recording is on.
     """
-    if not _is_plain(tensor):
+    if not is_plain(tensor):
         return None
     values = _dense(tensor)
     if values is None or not values.numel():
@@ -43,15 +44,16 @@ def worst(extents: Iterable[Extent | None]) -> Extent | None:
     return next((extent for extent in _WORST_FIRST if extent in known), None)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    kind = type(tensor)
-    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+def is_plain(value: object) -> TypeGuard[torch.Tensor]:
+    """Tells a tensor of torch's own class with numbers that may be read here and now."""
+    kind = type(value)
+    if not isinstance(value, torch.Tensor) or (kind is not torch.Tensor and kind is not torch.nn.Parameter):
         return False
-    if tensor.device.type == "meta" or torch._C._len_torch_dispatch_stack():
+    if value.is_meta or torch._C._len_torch_dispatch_stack():
         return False
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+    if value.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return tensor.is_floating_point() or tensor.is_complex()
+    return value.is_floating_point() or value.is_complex()
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor | None:

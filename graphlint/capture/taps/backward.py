@@ -14,6 +14,7 @@ import torch
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import MAX_STORED_NODES, Shape, Stamp, Walk, executed_indexes
+from graphlint.capture.losses import BackwardLooks, Looked
 from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import unrecorded_region
@@ -41,7 +42,7 @@ class _Started:
     __slots__ = (
         *("accumulated", "by_torch", "call", "create_graph", "executed", "graph", "leaves", "nested"),
         *("nodes", "reached", "retain_graph", "roots", "same_shape", "seq", "serial", "site", "stamp"),
-        *("targets", "visits"),
+        *("looked", "targets", "visits"),
     )
 
     def __init__(self, serial: Serial, site: SiteId | None, call: _Entry) -> None:
@@ -64,6 +65,7 @@ class _Started:
         self.accumulated: tuple[TensorId, ...] = ()
         self.stamp = Stamp(serial)
         self.leaves: list[torch.Tensor] = []
+        self.looked: Looked | None = None
 
 
 class _Stored(NamedTuple):
@@ -95,6 +97,7 @@ class BackwardTap:
         self._suspend = suspend
         self._resume = resume
         self._recorder = context.recorder
+        self._looks = BackwardLooks(context)
         self._depth = 0
         self._known: dict[SiteId | None, list[_Stored]] = {}
         self._count = 0
@@ -179,6 +182,9 @@ class BackwardTap:
         if accumulates:
             self._reach(started, walk, stored, roots, running)
         started.visits = self._context.stamps.leave(walk, started.stamp, running)
+        started.looked = self._context.guard.run(
+            "gradient-values", self._looks.before, started.site, walk, roots
+        )
 
     def _reach(
         self, started: _Started, walk: Walk, stored: "_Stored", roots: list[Any], running: set[int] | None
@@ -258,6 +264,9 @@ class BackwardTap:
             # What the engine builds in threads of its own, on other devices, has numbers of theirs.
             end = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
             self._context.log.add_span(started.seq, end, started.serial, started.site)
+        values = None
+        if started.looked is not None:
+            values = self._context.guard.run("gradient-values", self._looks.after, started.looked)
         outputs = find_tensors(result) if self._context.full and started.call == "autograd.grad" else ()
         self._recorder.emit(
             Backward(
@@ -282,6 +291,7 @@ class BackwardTap:
                 nested=started.nested,
                 by_torch=started.by_torch,
                 end=serial,
+                values=values,
             )
         )
         if not started.nested:

@@ -102,6 +102,7 @@ class OperationsTap:
     def new_step(self) -> None:
         """Starts counting the operations of a step anew."""
         self._count = 0
+        self._context.values.new_step()
 
     @property
     def count(self) -> int:
@@ -217,10 +218,26 @@ class OperationsTap:
                 **facts,
             )
         )
+        if outputs and self._context.values.asks(call.function, outputs):
+            self._context.guard.run("gradient-values", self._look, call, outputs, changed, facts["serial"])
         if outputs and call.seq != facts["seq"][1]:
             self._context.log.add_device(facts["serial"], self._recorder.device(outputs[0]))
         if changed:
             self._after_change(call, changed, facts["serial"])
+
+    def _look(
+        self, call: _Call, outputs: list[torch.Tensor], changed: tuple[Change, ...], serial: Serial
+    ) -> None:
+        overwritten = {change.tensor for change in changed}
+        self._context.values.look(
+            serial,
+            [
+                (use, tensor)
+                for use, tensor in zip(call.inputs, call.tensors, strict=True)
+                if use.tensor not in overwritten
+            ],
+            [(self._recorder.tensor(tensor), tensor) for tensor in outputs],
+        )
 
     def _after_change(self, call: _Call, changed: tuple[Change, ...], serial: Serial) -> None:
         for change in changed:

@@ -162,6 +162,9 @@ class OptimizerTap:
             stepping.gradients = self._context.guard.run(
                 "gradient-values", self._gradients, optimizer, full=full
             )
+            if stepping.gradients is not None:
+                suspects = self._context.values.zero_gradients
+                (suspects.add if stepping.gradients.zero else suspects.discard)(stepping.optimizer)
 
     def _gradients(self, optimizer: torch.optim.Optimizer, *, full: bool) -> _Gradients | None:
         """Returns what the gradients are; None where a watched step would have to wait for a device."""
