@@ -211,6 +211,26 @@ class Faults:
             return
         yield from self._always(self._counted_twice_lines(), {"GL102"}, "counted twice", self.program.batches)
         yield from self._owed_by_steps()
+        yield from self._always(self._only(self._retained_for_nothing()), {"GL103"}, "kept for nothing", 1)
+        yield from self._always(
+            self._spared(), {"GL305", "GL302"}, "gradients thrown away", self.program.batches - 1
+        )
+
+    def _spared(self) -> Iterator[int]:
+        """Backwards a part of which led to nothing but gradients that were thrown away."""
+        for event in self._backwards(-1, len(self.machine.events)):
+            assert event.root is not None
+            mine = [(module, fill) for module, fill in self.machine.fills if fill.number == event.number]
+            lost = {module for module, fill in mine if fill.cleared_at is not None and not fill.used}
+            used = {module for module, fill in mine if fill.used}
+            if not used or not lost:
+                continue
+            nodes = [node for node in event.root.graph() if node.module in lost]
+            below = {part.module for node in nodes for part in node.graph()} - {None}
+            entered_again = any(max(node.walked_by) > event.number for node in event.root.graph())
+            whole = any(set(modules) <= lost for _, modules in self.program.optimizers)
+            if below <= lost and whole and not entered_again:
+                yield self.line(event)
 
     def _counted_twice_lines(self) -> Iterator[int]:
         for later in self._backwards(-1, len(self.machine.events)):
@@ -226,15 +246,16 @@ class Faults:
 
     def _owed_by_steps(self) -> Iterator[Owed]:
         batches = self.program.batches
-        unfilled = list(self._step_lines(self._unfilled_steps()))
+        unfilled = list(self._only(self._unfilled_steps()))
         yield from self._always(unfilled, {"GL201", "GL302", "GL303"}, "steps without a gradient", batches)
-        again = list(self._step_lines(self._used_again()))
+        again = list(self._only(self._used_again()))
         again = [line for line in again if line not in unfilled]
         yield from self._always(again, {"GL301", "GL304"}, "steps with a used gradient", batches - 1)
 
-    def _step_lines(self, faults: Iterator[frozenset[int]]) -> Iterator[int]:
-        for lines in faults:
-            yield from lines
+    def _only(self, faults: Iterator[frozenset[int]]) -> Iterator[int]:
+        """Yields the lines of faults that have one line each."""
+        for (line,) in faults:
+            yield line
 
     def _always(
         self, lines: Iterator[int] | list[int], codes: set[str], why: str, times: int
