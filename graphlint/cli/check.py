@@ -2,12 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Unpack
 
 import click
 
 from graphlint.cli import options as shared
 from graphlint.cli import outputs, reporting
-from graphlint.lint.selection import Selection
+from graphlint.cli.settings import Given, settle
 from graphlint.record.codec import load
 
 
@@ -20,17 +21,20 @@ def check(
     trace: Path,
     format_: str,
     output: Path | None,
-    fail_on: str,
     no_color: bool,
     quiet: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
+    **given: Unpack[Given],
 ) -> int:
     """Judges the saved TRACE and reports on stdout, with the exit code that its run would have had."""
-    selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
+    settings = settle(given, [Path.cwd()])
     record = load(trace)
-    outputs.refuse_overwriting([trace], [output] if output else [])
-    options = reporting.report_options(format_, fail_on, quiet=quiet)
+    read = [trace] if given["baseline"] is None else [trace, given["baseline"]]
+    outputs.refuse_overwriting(read, [output] if output else [])
+    outputs.refuse_overwriting([trace, *([output] if output else [])], settings.files_written)
+    options = reporting.report_options(format_, settings, quiet=quiet)
     with outputs.open_output(output, sys.stdout, no_color=no_color) as destination:
-        report = reporting.judge_trace(record, selection)
-        return reporting.write_report(report, record, options, destination)
+        report, said = settings.judge(record)
+        code = reporting.write_report(report, record, options, destination)
+    if said is not None:
+        outputs.Notes(sys.stderr).write(said, quiet=quiet)
+    return code

@@ -10,6 +10,7 @@ import click
 from graphlint.cli import options as shared
 from graphlint.cli import outputs, reporting
 from graphlint.errors import UsageError
+from graphlint.lint.runner import judge
 from graphlint.lint.selection import Selection
 from graphlint.lint.verdict import OK
 from graphlint.record.codec import load
@@ -22,7 +23,7 @@ def draw(*, trace: Path, graphs: Path, graph_style: str) -> int:
     """Draws each distinct backward of the saved TRACE as an SVG, and prints the files."""
     record = load(trace)
     outputs.check_directory(graphs)
-    report = reporting.judge_trace(record, Selection())
+    report = judge(record, Selection())
     drawn = reporting.draw_graphs(record, report, graphs, reporting.style(graph_style))
     if not drawn:
         raise UsageError(f"{trace} holds no backward: there is nothing to draw")

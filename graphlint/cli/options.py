@@ -1,17 +1,17 @@
 """Options that several sub-commands share; may import `record`, `lint`, `errors` and click."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from graphlint.lint.config import DEVICE
+
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_DEVICE = re.compile(r"cuda(:\d{1,2})?")
 FORMATS = ("text", "json")
 FAIL_LEVELS = ("error", "warning", "info", "never")
 STYLES = ("collapsed", "full")
@@ -20,7 +20,7 @@ STYLES = ("collapsed", "full")
 def check_devices(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names as given; refuses one that can't be simulated."""
     for name in names:
-        if not _DEVICE.fullmatch(name):
+        if not DEVICE.fullmatch(name):
             raise click.BadParameter(f"unknown device {name!r}; cuda and cuda:N can be simulated", ctx, param)
     return names
 
@@ -49,7 +49,7 @@ def _chain(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Co
 
 
 def selection_options() -> Callable[[_Command], _Command]:
-    """Returns the options that choose rules."""
+    """Returns the options that choose rules and put findings aside."""
     return _chain(
         click.option(
             "--select",
@@ -60,6 +60,25 @@ def selection_options() -> Callable[[_Command], _Command]:
         click.option(
             "--ignore", multiple=True, metavar="CODES", help="Leave these rules out; like --select."
         ),
+        click.option(
+            "--baseline",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Leave out the findings that stand in this baseline.",
+        ),
+        click.option(
+            "--write-baseline",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Put up with what is found now: write it to FILE, for --baseline.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Read [tool.graphlint] from this file. Default: the nearest pyproject.toml that has it.",
+        ),
+        click.option("--no-config", is_flag=True, help="Read no config file."),
     )
 
 
@@ -78,11 +97,11 @@ def report_options() -> Callable[[_Command], _Command]:
         click.option(
             "--fail-on",
             type=click.Choice(FAIL_LEVELS),
-            default="warning",
             help="Least severity of a finding that makes the exit code 1. Default: warning.",
         ),
         click.option("--no-color", is_flag=True, help="Never colour the report (NO_COLOR does the same)."),
         click.option("--quiet", is_flag=True, help="Print findings only, no summary; nothing when clean."),
+        click.option("--show-info", is_flag=True, help="Print findings of severity info, too."),
     )
 
 

@@ -3,6 +3,7 @@
 May import `errors` and the standard library.
 """
 
+import errno
 import os
 import sys
 import tempfile
@@ -163,6 +164,21 @@ def check_trace_file(path: Path) -> Path:
     except OSError as error:
         raise UsageError(f"can't write the trace to {path}: {_reason(error)}") from error
     return path.absolute()
+
+
+def check_baseline_file(path: Path) -> Path:
+    """Returns the baseline's path as an absolute one, after a file was written beside it.
+
+    Raises:
+        UsageError: it can't be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            return path.absolute()
+    except OSError as error:
+        raise UsageError(f"can't write the baseline to {path}: {_reason(error)}") from error
 
 
 def refuse_overwriting(kept: Iterable[Path], written: Iterable[Path]) -> None:

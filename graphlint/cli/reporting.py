@@ -1,4 +1,4 @@
-"""Judges a trace for a command and writes the report; may import everything that needs no torch.
+"""Writes the report of a command; may import everything that needs no torch.
 
 Shared by `run` and `check`, so that a saved trace gives the very report of its run.
 """
@@ -10,11 +10,9 @@ from typing import Literal, cast
 import msgspec
 
 from graphlint.cli.outputs import Destination
+from graphlint.cli.settings import Settings
 from graphlint.errors import UsageError
-from graphlint.lint.discovery import all_rules
 from graphlint.lint.rule import Report
-from graphlint.lint.runner import judge
-from graphlint.lint.selection import Selection
 from graphlint.lint.verdict import OK, FailOn, exit_code, unchecked
 from graphlint.record.trace import Trace
 
@@ -28,21 +26,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     fail_on: FailOn
     quiet: bool
-
-
-def check_selection(selection: Selection) -> Selection:
-    """Returns the selection after comparing it with the rules that there are.
-
-    Raises:
-        UsageError: it names an unknown rule, or leaves none.
-    """
-    selection.codes(all_rules())
-    return selection
-
-
-def judge_trace(trace: Trace, selection: Selection) -> Report:
-    """Returns the report on a trace."""
-    return judge(trace, selection)
+    show_info: bool
 
 
 def write_report(
@@ -88,14 +72,17 @@ def _rendered(report: Report, trace: Trace, options: ReportOptions, destination:
         width=destination.width,
         color=destination.color,
         summary=not options.quiet,
+        show_info=options.show_info,
     )
     encoding = "utf-8" if destination.name else (getattr(destination.stream, "encoding", None) or "utf-8")
     return text.getvalue().encode(encoding, "backslashreplace")
 
 
-def report_options(format_: str, fail_on: str, *, quiet: bool) -> ReportOptions:
+def report_options(format_: str, settings: Settings, *, quiet: bool) -> ReportOptions:
     """Returns the options from the words that click has checked."""
-    return ReportOptions(format=cast("Format", format_), fail_on=cast("FailOn", fail_on), quiet=quiet)
+    return ReportOptions(
+        format=cast("Format", format_), fail_on=settings.fail_on, quiet=quiet, show_info=settings.show_info
+    )
 
 
 def style(word: str) -> Style:

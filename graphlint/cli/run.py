@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Unpack, cast
 
 import click
 import msgspec
@@ -18,8 +18,8 @@ from graphlint.capture.runner_program import ModuleTarget, ScriptTarget, Target
 from graphlint.cli import options as shared
 from graphlint.cli import outputs, reporting
 from graphlint.cli.hints import hint_for
+from graphlint.cli.settings import Given, Settings, settle
 from graphlint.errors import UsageError
-from graphlint.lint.selection import Selection
 from graphlint.lint.verdict import SCRIPT_FAILED
 from graphlint.record.header import Level
 from graphlint.record.trace import Trace
@@ -63,7 +63,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     capture: CaptureOptions
     report: reporting.ReportOptions
-    selection: Selection
+    settings: Settings
     destination: outputs.Destination
     graphs: Path | None
     graphs_shown: Path | None
@@ -89,7 +89,6 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
-    default="auto",
     help="auto records the first steps in full and watches the rest. Default: auto.",
 )
 @shared.report_options()
@@ -108,18 +107,16 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     module: str | None,
     steps: int | None,
     simulate: tuple[str, ...],
-    level: str,
+    level: str | None,
     format_: str,
     output: Path | None,
-    fail_on: str,
     no_color: bool,
     quiet: bool,
     graphs: Path | None,
     graph_style: str,
     trace: Path | None,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
     command: tuple[str, ...],
+    **given: Unpack[Given],
 ) -> int:
     """Runs SCRIPT, or -m MODULE, exactly as Python would, and reports when it ends.
 
@@ -130,14 +127,18 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     with _with_help():
         target, argv = _target(module, command)
         runner = Runner(target, argv)
-    selection = reporting.check_selection(Selection(shared.split(select), shared.split(ignore)))
     script = [Path(target.name)] if module is None else []
-    outputs.refuse_overwriting(script, [path for path in (output, trace) if path is not None])
+    settings = settle(given, [*(path.absolute().parent for path in script), Path.cwd()])
+    kept = [*script, *([given["baseline"]] if given["baseline"] else [])]
+    written = [path for path in (output, trace) if path is not None]
+    outputs.refuse_overwriting(kept, written)
+    outputs.refuse_overwriting([*script, *written], settings.files_written)
     drawings = outputs.check_directory(graphs) if graphs else None  # first: other files may go into it
+    config = settings.config
     capture = CaptureOptions(
-        level=cast("Level", level),
-        steps=steps,
-        simulate=simulate,
+        level=cast("Level", level or config.level or "auto"),
+        steps=steps or config.steps,
+        simulate=simulate or config.simulate,
         trace=outputs.check_trace_file(trace) if trace else None,
         script=target.name if module is None else f"-m {target.name}",
         argv=argv,
@@ -146,8 +147,8 @@ def run(  # noqa: PLR0913 - one argument per option of the command
     with outputs.open_output(output, fallback, no_color=no_color) as destination:
         plan = _Plan(
             capture=capture,
-            report=reporting.report_options(format_, fail_on, quiet=quiet),
-            selection=selection,
+            report=reporting.report_options(format_, settings, quiet=quiet),
+            settings=settings,
             graphs=drawings,
             graphs_shown=graphs,
             trace_shown=trace,
@@ -200,11 +201,13 @@ def _unrecorded(ended: Run, notes: outputs.Notes) -> int:
 
 def _report(ended: Run, trace: Trace, plan: _Plan, notes: outputs.Notes) -> int:
     """Writes everything that was asked for; the report first, so that a failing drawing can't lose it."""
-    report = reporting.judge_trace(trace, plan.selection)
+    report, said = plan.settings.judge(trace)
     if (hint := hint_for(ended.error, plan.capture.simulate)) is not None:
         notes.write(hint)
     after = b"" if plan.destination.stream is not notes.stream else notes.parting().encode()
     code = reporting.write_report(report, trace, plan.report, plan.destination, after=after)
+    if said is not None:
+        notes.write(said, quiet=plan.report.quiet)
     if plan.graphs is not None:
         count = len(reporting.draw_graphs(trace, report, plan.graphs, plan.graph_style))
         notes.write(

@@ -264,7 +264,9 @@ def audit(
 ) -> "Audited[P, R] | Audit":
     """Returns an audit for a training-step function (as decorator) or a loop (as context manager).
 
-    Used bare (`@graphlint.audit`) it returns the decorated function.
+    Used bare (`@graphlint.audit`) it returns the decorated function. `[tool.graphlint]` of the nearest
+    pyproject.toml says which rules to check and what to put aside, beside the arguments; how to record is
+    said by the arguments alone.
 
     Args:
         function: the function, when used bare.
@@ -274,10 +276,10 @@ def audit(
         simulate: simulated devices, as `graphlint run --simulate`.
         select: rules to check, as `graphlint run --select`.
         ignore: rules to leave out.
-        on_finding: "report" prints what was found; "raise" raises it as a `FindingsError`, once: at the end
-            of the block; of a function, when something was found, after its third call or the last of
-            `steps` (which are three when not given), and the audit ends with that. Where nothing was found
-            because nothing was checked, it raises `NothingCheckedError` instead.
+        on_finding: "report" prints what was found; "raise" raises it as a `FindingsError`, once, when a
+            warning or an error is among it: at the end of the block; of a function, when something was found,
+            after its third call or the last of `steps` (which are three when not given), and the audit ends
+            with that. Where nothing was found because nothing was checked, it raises `NothingCheckedError`.
 
     Raises:
         UsageError: an argument is wrong.

@@ -9,7 +9,9 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +20,9 @@ import msgspec
 from graphlint.capture.options import FULL_STEPS, CaptureOptions
 from graphlint.errors import FindingsError, GraphlintError, NothingCheckedError, UsageError
 from graphlint.integrations.first_steps import first_steps
-from graphlint.lint.rule import Report
+from graphlint.lint.config import find
+from graphlint.lint.policy import Policy, make_policy
+from graphlint.lint.rule import Report, Rule
 from graphlint.lint.selection import Selection
 from graphlint.record.header import Ending
 from graphlint.record.trace import Trace
@@ -46,6 +50,8 @@ class Auditing:
     def __init__(self, options: CaptureOptions, selection: Selection, steps: int | None) -> None:
         self._options = options
         self._selection = selection
+        self._policy = Policy(selection=selection)
+        self._show_info = False
         self._steps = steps
         self._stack = ExitStack()
         self._trace: Trace | None = None
@@ -58,7 +64,8 @@ class Auditing:
         """Begins to record, or joins the recording of `graphlint run`.
 
         Raises:
-            UsageError: another audit is active, or the selection or a device is unknown.
+            UsageError: another audit is active, the selection or a device is unknown, or the config file asks
+                for what isn't there.
         """
         from graphlint.capture.session import Session, active_session
         from graphlint.lint.discovery import all_rules
@@ -73,8 +80,16 @@ class Auditing:
         if outer is not None:
             self.session, self.state = outer, "passive"
         else:
+            self._configure(all_rules())
             self.session = self._stack.enter_context(Session(self._options))
             self.state = "recording"
+
+    def _configure(self, rules: Sequence[Rule]) -> None:
+        """Takes from the nearest config file how to judge, but not how to run: that is the user's code."""
+        config = find([Path.cwd()], rules)
+        select, ignore = self._selection.select, self._selection.ignore
+        self._policy = make_policy(config, rules, select=select, ignore=ignore, baseline=config.baseline)
+        self._show_info = config.show_info
 
     def here(self) -> bool:
         """Whether this is the thread and the process that the audit records; True before it was opened."""
@@ -113,7 +128,7 @@ class Auditing:
         """Returns what there is to raise; None for a report that some rule gave and none a finding."""
         from graphlint.lint.verdict import own_fault, unchecked
 
-        if report.findings:
+        if _grave(report):
             return FindingsError(self.text(report))
         why = unchecked(report, self._judged) or own_fault(report, self._judged)
         return NothingCheckedError(why) if why is not None else None
@@ -126,7 +141,8 @@ class Auditing:
         with _OwnFault():
             self._trace = self.session.trace()
             report = self._judge()
-            found = bool(report.findings)
+            shown = self._show_info and not raising and bool(report.findings)
+            found = _grave(report) or shown
             if found and not raising:
                 self._print_early(report)
         return found
@@ -153,9 +169,7 @@ class Auditing:
         return self._trace
 
     def _judge(self) -> Report:
-        from graphlint.lint.runner import judge
-
-        return judge(self._judged, self._selection)
+        return self._policy.judge(self._judged)
 
     def _print_early(self, report: Report) -> None:
         """Prints what is found so far; the summary waits for the end, as only then it is known."""
@@ -169,8 +183,22 @@ class Auditing:
         from graphlint.report.text import render
 
         text = io.StringIO()
-        render(report, self._judged, text, width=width, color=color, summary=summary, told=self._told)
+        render(
+            report,
+            self._judged,
+            text,
+            width=width,
+            color=color,
+            summary=summary,
+            told=self._told,
+            show_info=self._show_info,
+        )
         return text.getvalue()
+
+
+def _grave(report: Report) -> bool:
+    """Returns whether a report holds more than hints."""
+    return any(finding.severity != "info" for finding in report.findings)
 
 
 def _write(text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-_PARTS = re.compile(r"(?:^|(?<=\s))#")
+_PARTS = re.compile(r"(?:^|(?<=\s))#(?!\d)")  # "issue #12" goes on
 _ADDRESSED = re.compile(r"\s*graphlint\s*:\s*(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _IGNORE = re.compile(r"ignore\s*\[(?P<entries>[^\[\]]*)\](?P<reason>.*)", re.IGNORECASE | re.DOTALL)
 _MEANT = re.compile(r"ignore\b|.*\bGL\d", re.IGNORECASE | re.DOTALL)

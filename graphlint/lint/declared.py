@@ -16,7 +16,7 @@ from graphlint.lint.folding import fold
 from graphlint.lint.needs import FULL_ONLY
 from graphlint.lint.places import Places
 from graphlint.lint.rule import Rule
-from graphlint.lint.selection import matching
+from graphlint.lint.selection import entry_names, matching
 from graphlint.lint.suppressed import Idle, Suppressed
 
 _Why = Literal["unused", "repeated", "unknown", "unreadable"]
@@ -84,7 +84,7 @@ class Declared:
             if not comment.covers(finding.path, finding.line):
                 continue
             for place, entry in enumerate(comment.entries):
-                if not _means(entry, finding):
+                if not entry_names(entry, finding):
                     continue
                 if first is None:
                     first = comment
@@ -203,10 +203,6 @@ class Declared:
         """Whether finding nothing says anything: not in a run that an exception or a signal cut short."""
         end = self._facts.trace.end
         return end is not None and (self._ended or end.how == "steps")
-
-
-def _means(entry: str, finding: Finding) -> bool:
-    return finding.code.startswith(entry.upper()) or finding.rule == entry.lower()
 
 
 def _by_comment(finding: Finding, comment: Comment) -> Suppressed:

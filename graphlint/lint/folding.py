@@ -1,12 +1,14 @@
 """Folds sightings into findings: one cause, one finding, with a count; may import `record` and `lint`.
 
 What makes two sightings the same fault is the rule's `cause`, or else the lines it labels. The fingerprint is
-that same key with each line number replaced by the statement there, so that it survives edits elsewhere.
+that same key with each line number replaced by the statement there and each path by the file's name, so that
+it survives edits elsewhere, renamed directories, and another working directory.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 import msgspec
 
@@ -92,9 +94,14 @@ def _fingerprint(rule: Rule, occurrence: Occurrence, labels: Sequence[Label], pl
     parts = [rule.code]
     for label in labels[:1] if occurrence.cause else labels:
         place = places.place(label.path, label.line)
-        parts += [place.path, place.function, place.statement]
-    parts += [places.shown(part) for part in occurrence.cause if isinstance(part, str)]
+        parts += [place.file, place.function, place.statement]
+    parts += [_lasting(part) for part in occurrence.cause if isinstance(part, str)]
     return _digest(parts)
+
+
+def _lasting(part: str) -> str:
+    """Returns a part of a cause without the directories of a path."""
+    return PurePath(part).name if PurePath(part).is_absolute() else part
 
 
 def _digest(parts: Sequence[str]) -> str:

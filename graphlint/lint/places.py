@@ -16,9 +16,9 @@ from graphlint.record.trace import Trace
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A line without its number: the path, the function around it, its statement on one line."""
+    """A line without its number: the file's name, the function around it, its statement on one line."""
 
-    path: str
+    file: str
     function: str
     statement: str
 
@@ -46,13 +46,12 @@ class Places:
     def place(self, path: str, line: int) -> Place:
         """Returns what identifies a line apart from its number.
 
-        A path outside the working directory is told by the file's name: the rest differs between machines.
+        A file is told by its name: its directory may be renamed, and differs between machines.
         """
-        shown = self.shown(path)
         statement = self._sources.statement(path, line)
         text = statement.text if statement is not None else self.text(path, line) or ""
         return Place(
-            path=PurePath(shown).name if PurePath(shown).is_absolute() else shown,
+            file=PurePath(path).name,
             function=self._functions.get((path, line), ""),
             statement=" ".join(text.split()),
         )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from graphlint.errors import UsageError
+from graphlint.lint.finding import Finding
 from graphlint.lint.rule import Rule
 
 
@@ -37,6 +38,14 @@ def matching(entry: str, rules: Sequence[Rule]) -> frozenset[str]:
         rule.code
         for rule in rules
         if entry and (rule.code.startswith(entry.upper()) or rule.name == entry.lower())
+    )
+
+
+def entry_names(entry: str, finding: Finding) -> bool:
+    """Returns whether an entry, or one of several in it separated by commas, names the rule of a finding."""
+    parts = (part.strip() for part in entry.split(","))
+    return any(
+        part and (finding.code.startswith(part.upper()) or finding.rule == part.lower()) for part in parts
     )
 
 

@@ -58,7 +58,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = True
 
 
-class BaselineEntry(msgspec.Struct, frozen=True, kw_only=True):
+class BaselineEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A finding as a baseline file holds it.
 
     `fingerprint` and `path` identify it; the path is relative to the file's directory where it lies below it.

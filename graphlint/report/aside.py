@@ -9,7 +9,7 @@ from graphlint.lint.suppressed import BaselineUse, Means
 
 _MEANS: Mapping[Means, str] = MappingProxyType(
     {
-        "comment": "by comments",
+        "comment": "by comment",
         "expect": "by graphlint.expect",
         "per-file-ignores": "by per-file-ignores",
         "baseline": "by the baseline",

@@ -80,9 +80,9 @@ def _words(facts: Facts, idle: Idle) -> tuple[str, str, str]:
         return message, "says it again", f"{drop}."
     where = "at this statement" if idle.by == "comment" else "in its block"
     message = (
-        f"This {what} suppresses nothing: {named} {'were' if several else 'was'} checked in the "
-        f"{counted(facts.steps.count, 'step')} of this run and found nothing {where}. It would hide a fault "
-        "that comes up there later."
+        f"This {what} suppresses nothing: {named} {'were' if several else 'was'} checked in this run of "
+        f"{counted(facts.steps.count, 'step')}, and found nothing {where}. It would hide a fault that comes "
+        "up there later."
     )
     label = f"{named} {'find' if several else 'finds'} nothing here"
     return message, label, f"{drop}; or name GL901 in it too, if the fault shows in other runs only."

@@ -97,15 +97,28 @@ def test_fingerprint_survives_another_directory(folded):
 
 
 def test_fingerprint_tells_apart_code_statement_function_and_file(folded):
+    other = Occurrence(message="m.", labels=(Label(path="/home/me/b.py", line=3, text="l"),), fix="f.")
     prints = {
         folded([sighting(3)])[0].fingerprint,
         folded([sighting(3)], code="GL901")[0].fingerprint,
         folded([sighting(4)])[0].fingerprint,
         folded([sighting(3)], source=SOURCE.replace("model(step)", "model(0)"))[0].fingerprint,
         folded([sighting(3)], sites=[(PATH, 3, "train")])[0].fingerprint,
-        folded([sighting(3)], directory="/home")[0].fingerprint,
+        folded([other])[0].fingerprint,
     }
     assert len(prints) == 6
+
+
+def test_fingerprint_survives_renamed_directories_and_another_working_directory(folded):
+    def fault(path):
+        labels = (Label(path=path, line=3, text="l"),)
+        return Occurrence(message="m.", labels=labels, fix="f.", cause=(path, 3, "gen"))
+
+    (before,) = folded([fault(PATH)])
+    renamed = "/home/me/src/new/train.py"
+    (after,) = folded([fault(renamed)], path=renamed)
+    (elsewhere,) = folded([fault(PATH)], directory="/home")
+    assert before.fingerprint == after.fingerprint == elsewhere.fingerprint
 
 
 def test_equal_statements_get_an_ordinal(folded):

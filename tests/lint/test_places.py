@@ -37,10 +37,11 @@ def test_unknown_file_has_no_text(places):
     assert places().text("/other.py", 1) is None
 
 
-def test_place_outside_the_directory_is_told_by_file_name(places):
-    assert places().place("/opt/lib/x.py", 3).path == "x.py"
+def test_place_is_told_by_file_name(places):
+    assert places().place("/opt/lib/x.py", 3).file == "x.py"
+    assert places().place("/home/me/lib/x.py", 3).file == "x.py"
 
 
 def test_place_without_source_says_less(places):
     place = places(sources={"/home/me/a.py": "if (:\n  f( 1 )\n"}).place("/home/me/a.py", 2)
-    assert (place.path, place.function, place.statement) == ("a.py", "", "f( 1 )")
+    assert (place.file, place.function, place.statement) == ("a.py", "", "f( 1 )")
