@@ -11,6 +11,8 @@ def installed() -> dict[str, object]:
     """Returns everything that a capture replaces, as it is now."""
     torch = sys.modules["torch"]
     from torch._dynamo import eval_frame
+    from torch.nn.modules import module as modules
+    from torch.nn.utils import clip_grad
     from torch.optim import optimizer as optimizers
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -41,6 +43,9 @@ def installed() -> dict[str, object]:
         torch.jit: ("script",),
         torch.jit._trace: ("_trace_impl",),
         torch.export: ("export",),
+        torch.optim.lr_scheduler.LRScheduler: ("__setattr__",),
+        torch.amp.GradScaler: ("scale", "unscale_", "step", "update", "get_scale"),
+        clip_grad: ("clip_grad_value_", "_clip_grads_with_norm_"),
         eval_frame: ("set_eval_frame", "_maybe_set_eval_frame"),
     }
     found: dict[str, object] = {
@@ -50,7 +55,10 @@ def installed() -> dict[str, object]:
         for kind in base.__subclasses__():
             if "zero_grad" in vars(kind):
                 found[f"{kind.__module__}.{kind.__qualname__}.zero_grad"] = vars(kind)["zero_grad"]
+    for function in (clip_grad.clip_grad_value_, clip_grad._clip_grads_with_norm_):
+        found[f"what {function.__name__} calls"] = function.__closure__[0].cell_contents
     found["function modes"] = tuple(_get_current_function_mode_stack())
+    found["parameter hooks"] = tuple(modules._global_parameter_registration_hooks.values())
     found["step hooks before"] = tuple(optimizers._global_optimizer_pre_hooks.values())
     found["step hooks after"] = tuple(optimizers._global_optimizer_post_hooks.values())
     return found

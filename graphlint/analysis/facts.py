@@ -11,9 +11,11 @@ from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
 from graphlint.analysis.ledger import Ledger
 from graphlint.analysis.names import Names
+from graphlint.analysis.optimized import Optimized
 from graphlint.analysis.owners import Owners
 from graphlint.analysis.reach import Reach
 from graphlint.analysis.sources import Sources
+from graphlint.analysis.stale import StaleOptimizers
 from graphlint.analysis.steps import Steps
 from graphlint.analysis.values import Values
 from graphlint.analysis.wording import Wording
@@ -75,6 +77,16 @@ class Facts:
     def reach(self) -> Reach:
         """Which optimizers' parameters the backwards reach."""
         return Reach(self)
+
+    @cached_property
+    def optimized(self) -> Optimized:
+        """Which tensors optimizers hold, and which get gradients and are in none."""
+        return Optimized(self)
+
+    @cached_property
+    def stale(self) -> StaleOptimizers:
+        """The optimizers whose tensors were replaced in the model."""
+        return StaleOptimizers(self)
 
     @cached_property
     def wording(self) -> Wording:

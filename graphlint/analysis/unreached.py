@@ -63,7 +63,8 @@ class UnreachedParameters:
 
     def _of(self, optimizer: OptimizerId, steps: list[OptimizerStep]) -> Iterator[Unreached]:
         parameters = self._facts.reach.trainable(optimizer, steps[-1].serial)
-        missing = [p for p in parameters if p not in self._facts.reach.ever_reached]
+        known = self._facts.reach.ever_reached | self._facts.stale.tensors
+        missing = [p for p in parameters if p not in known]
         if not missing or len(missing) == len(parameters):
             return
         bare = set.intersection(*(set(step.without_grad) for step in steps))

@@ -27,6 +27,7 @@ from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.backward import BackwardTap
 from graphlint.capture.taps.batches import BatchesTap
 from graphlint.capture.taps.cleanup import CleanupTap
+from graphlint.capture.taps.clipping import ClippingTap
 from graphlint.capture.taps.compiled import CompiledTap, ScriptedTap
 from graphlint.capture.taps.custom import CustomFunctionsTap
 from graphlint.capture.taps.distributed import DistributedTap
@@ -34,6 +35,9 @@ from graphlint.capture.taps.modes import ModesTap
 from graphlint.capture.taps.modules import ModuleMovesTap, ModulesTap
 from graphlint.capture.taps.operations import OperationsTap
 from graphlint.capture.taps.optimizer import OptimizerTap
+from graphlint.capture.taps.parameters import ParametersTap
+from graphlint.capture.taps.scalers import ScalersTap
+from graphlint.capture.taps.schedulers import SchedulersTap
 from graphlint.capture.taps.zero_grad import ZeroGradTap
 from graphlint.errors import UsageError
 from graphlint.record.events import (
@@ -155,7 +159,11 @@ class Session:
             self._backward,
             BatchesTap(context),
             CleanupTap(context),
+            ClippingTap(context),
+            SchedulersTap(context),
+            ScalersTap(context),
             ModesTap(context),
+            ParametersTap(context),
         )
         for tap in taps:
             tap.arm(stack)

@@ -53,7 +53,10 @@ _TWO = 2
 
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields a finding for each step whose optimizer no backward reached."""
+    replaced = {stale.optimizer for stale in facts.stale.all if stale.whole}
     for missed in facts.reach.missed():
+        if missed.optimizer in replaced:
+            continue  # GL205 tells that its parameters were replaced.
         site = missed.backward.site if missed.backward is not None else None
         if site is None and missed.step is not None:
             site = missed.step.site
