@@ -3,9 +3,9 @@
 ## What it does
 
 Reports three kinds. A step that finds no gradient because `zero_grad` ran between the backward and the step.
-A `zero_grad` inside a loop that is meant to accumulate, so that the step uses the last backward alone. And the
-rest of an accumulated gradient: the last batches of an epoch are too few for a step, and the next epoch begins
-with `zero_grad`.
+A `zero_grad` inside a loop that is meant to accumulate, so that the step uses the last backward alone. And
+the rest of an accumulated gradient: the last batches of an epoch are too few for a step, and the next epoch
+begins with `zero_grad`.
 
 ## Why it matters
 
