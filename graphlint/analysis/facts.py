@@ -10,6 +10,7 @@ from graphlint.analysis.devices import Devices
 from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
 from graphlint.analysis.ledger import Ledger
+from graphlint.analysis.modelcalls import ModelCalls
 from graphlint.analysis.names import Names
 from graphlint.analysis.optimized import Optimized
 from graphlint.analysis.owners import Owners
@@ -52,6 +53,11 @@ class Facts:
     def values(self) -> Values:
         """The value graph."""
         return Values(self.trace)
+
+    @cached_property
+    def model_calls(self) -> ModelCalls:
+        """The calls of whole models."""
+        return ModelCalls(self)
 
     @cached_property
     def cuts(self) -> Cuts:
