@@ -81,7 +81,7 @@ class Scaling:
         yield from past
         for scaler, optimizer in dict.fromkeys((call.scaler, call.optimizer) for call in self.calls):
             if optimizer is not None:
-                yield from self._of(scaler, optimizer)
+                yield from _causes(tuple(self._of(scaler, optimizer)))
         if not past:
             yield from self._idle_updates()
 
@@ -265,3 +265,11 @@ class Scaling:
                     clip, portions[-1], step, self._unscaled(optimizer, clip.serial, step.serial)
                 )
         return None
+
+
+def _causes(misuses: tuple[Misuse, ...]) -> Iterator[Misuse]:
+    """Yields the misuses without what an update at the wrong place, which is reported, leads to."""
+    early = any(misuse.kind == "update before step" for misuse in misuses)
+    for misuse in misuses:
+        if not (early and misuse.kind in {"update missing", "unscaled after step"}):
+            yield misuse

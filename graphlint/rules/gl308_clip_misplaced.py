@@ -185,7 +185,7 @@ def _scaled(facts: Facts, found: ScaledClip, frame: Frame) -> Occurrence:
         message=(
             f"{_call(facts, found.clip)} clips scaled gradients: {backward} computed them from a scaled "
             f"loss, and {later} divides them by the scale only afterwards. The limit of {found.clip.limit:g} "
-            "meets gradients that are thousands of times too long."
+            "meets gradients that are too long by the whole scale (65,536 by default)."
         ),
         labels=distinct(
             (
