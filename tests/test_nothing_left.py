@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import _get_current_function_mode_stack
 
@@ -13,6 +14,7 @@ from graphlint.capture.session import Session
 
 FULL_TAPS = ("ModulesTap", "ModuleMovesTap", "CustomFunctionsTap", "OperationsTap")
 WATCH_TAPS = ("OptimizerTap", "ZeroGradTap", "BackwardTap", "BatchesTap", "CleanupTap", "ModesTap")
+LIGHT_TAPS = ("ClippingTap", "SchedulersTap", "ScalersTap")
 OTHER_TAPS = ("CompiledTap", "ScriptedTap")
 
 
@@ -39,6 +41,10 @@ def installed() -> dict[str, object]:
         "trace": torch.jit._trace._trace_impl,
         "export": torch.export.export,
         "record": torch.autograd.profiler.record_function.__exit__,
+        "clip": clip_grad_value_.__closure__[0].cell_contents,
+        "norm": clip_grads_with_norm_.__closure__[0].cell_contents,
+        "scheduler": torch.optim.lr_scheduler.LRScheduler.__setattr__,
+        "scaler": torch.amp.GradScaler.step,
         "modes": tuple(_get_current_function_mode_stack()),
     }
 
@@ -68,7 +74,7 @@ def test_the_proof_sees_a_hook_that_is_left() -> None:
     handle.remove()
 
 
-@pytest.mark.parametrize("tap", [*FULL_TAPS, *WATCH_TAPS, *OTHER_TAPS])
+@pytest.mark.parametrize("tap", [*FULL_TAPS, *WATCH_TAPS, *LIGHT_TAPS, *OTHER_TAPS])
 @pytest.mark.parametrize("half", [False, True])
 def test_a_tap_that_fails_to_arm_unwinds_all(monkeypatch: pytest.MonkeyPatch, tap: str, half) -> None:
     before = installed()
