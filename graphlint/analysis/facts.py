@@ -18,6 +18,7 @@ from graphlint.analysis.reach import Reach
 from graphlint.analysis.sources import Sources
 from graphlint.analysis.stale import StaleOptimizers
 from graphlint.analysis.steps import Steps
+from graphlint.analysis.unfed import UnfedSteps
 from graphlint.analysis.values import Values
 from graphlint.analysis.wording import Wording
 from graphlint.record.trace import Trace
@@ -73,6 +74,11 @@ class Facts:
     def ledger(self) -> Ledger:
         """What each gradient holds, and which steps used it."""
         return Ledger(self)
+
+    @cached_property
+    def unfed(self) -> UnfedSteps:
+        """The steps for which no backward was called."""
+        return UnfedSteps(self)
 
     @cached_property
     def owners(self) -> Owners:

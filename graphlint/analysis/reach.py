@@ -29,14 +29,14 @@ class Missed:
         optimizer: which one.
         parameters: its trainable parameters.
         step: the step that found no gradients; None when the backward raised before it.
-        backward: the backward that ought to have reached them; None when there was none at all.
+        backward: the backward that ought to have reached them.
         connection: how the loss hangs on the parameters; None where the record can't tell.
     """
 
     optimizer: OptimizerId
     parameters: tuple[TensorId, ...]
     step: OptimizerStep | None
-    backward: Backward | None
+    backward: Backward
     connection: Connection | None
 
 
@@ -96,9 +96,9 @@ class Reach:
         if any(not set(parameters).isdisjoint(b.reached) for b in fills):
             return None
         backward = fills[-1] if fills else None
-        if backward is None and not self._built_a_graph(parameters, after, step.serial):
+        if backward is None or step.serial in self._facts.unfed.steps:
             return None
-        connection = self.connection(backward, parameters) if backward is not None else None
+        connection = self.connection(backward, parameters)
         return Missed(step.optimizer, parameters, step, backward, connection)
 
     @cached_property
@@ -136,15 +136,13 @@ class Reach:
         """
         often = sum(self._count(sighting) for sighting in sightings) >= _SEEN_OFTEN
         elsewhere = not self.ever_reached.isdisjoint(missed.parameters)
-        if missed.backward is None:
-            return often and not elsewhere
         if self._is_for(missed):
-            return not elsewhere or (often and self._latest_all_missed(missed.optimizer, sightings))
+            return not elsewhere or (often and self._always_missed(missed, sightings))
         return often and self._took_part(missed) and not elsewhere
 
     def _took_part(self, missed: Missed) -> bool:
         """Tells whether the parameters were used for the loss, or at least in a forward pass before it."""
-        if missed.backward is None or missed.connection is None:
+        if missed.connection is None:
             return False
         start = self._facts.steps.of(missed.backward.serial)
         after = Serial(start.first - 1) if start is not None else _START
@@ -154,16 +152,22 @@ class Reach:
 
     def _is_for(self, missed: Missed) -> bool:
         """Tells whether no other optimizer stepped between the backward and the step."""
-        if missed.backward is None or missed.step is None:
+        if missed.step is None:
             return False
         start, end = missed.backward.serial, missed.step.serial
         return not any(start < step.serial < end for step in self._facts.gradients.all_steps)
 
-    def _latest_all_missed(self, optimizer: OptimizerId, sightings: list[Missed]) -> bool:
-        """Tells whether from the first sighting on no step of the optimizer had a gradient again."""
+    def _always_missed(self, missed: Missed, sightings: list[Missed]) -> bool:
+        """Tells whether the line never had a gradient, or no step of the optimizer had one any more."""
         first = sightings[0].step
-        later = [s for s in self._facts.gradients.steps(optimizer) if first and s.serial >= first.serial]
-        return len(later) == len(sightings)
+        steps = self._facts.gradients.steps(missed.optimizer)
+        later = [step for step in steps if first is not None and step.serial >= first.serial]
+        if len(later) == len(sightings):
+            return True
+        site = missed.step.site if missed.step is not None else None
+        here = [sighting for sighting in sightings if sighting.step and sighting.step.site == site]
+        often = sum(self._count(sighting) for sighting in here) >= _SEEN_OFTEN
+        return often and len(here) == sum(step.site == site for step in steps)
 
     def _count(self, missed: Missed) -> int:
         return 1 + (self._facts.steps.repeats(missed.step.serial) if missed.step is not None else 0)

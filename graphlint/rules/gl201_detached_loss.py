@@ -31,7 +31,8 @@ was initialised.
 
 A step at which other optimizers stepped on the same backward before is taken for an idle branch until it was
 seen three times. Parameters whose gradients were assigned by hand, frozen parameters and groups with a
-learning rate of 0 are left out. What Python or another library computed between two tensors is not seen.
+learning rate of 0 are left out. A step for which no backward was called is GL303's. What Python or another
+library computed between two tensors is not seen.
 """
 
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def check(facts: Facts) -> Iterator[Occurrence]:
     for missed in facts.reach.missed():
         if missed.optimizer in replaced:
             continue  # GL205 tells that its parameters were replaced.
-        site = missed.backward.site if missed.backward is not None else None
+        site = missed.backward.site
         if site is None and missed.step is not None:
             site = missed.step.site
         frame = facts.graphs.frame(site)
@@ -75,9 +76,8 @@ class _Story:
         self._holders, self._alone = facts.owners.split(missed.parameters)
         self._owners = listed([*self._holders, *self._alone])
         self._number = len(missed.parameters)
-        backward = missed.backward
-        self._loss = facts.wording.loss(backward) if backward is not None else "the loss"
-        self._words = CutWords(facts, backward.site if backward is not None else None)
+        self._loss = facts.wording.loss(missed.backward)
+        self._words = CutWords(facts, missed.backward.site)
 
     def occurrence(self) -> Occurrence:
         at = self._at()
@@ -93,7 +93,7 @@ class _Story:
     def _at(self) -> Serial:
         if self._missed.step is not None:
             return self._missed.step.serial
-        return self._missed.backward.serial if self._missed.backward is not None else Serial(-1)
+        return self._missed.backward.serial
 
     def _cause(self) -> tuple[str | int, ...]:
         """Returns the two lines that make the fault: watched steps see the same ones, but not the cut."""
@@ -106,12 +106,6 @@ class _Story:
         return self._words.distinct(connection.cuts, _MOST_CUTS) if connection is not None else ()
 
     def _message(self) -> str:
-        if self._missed.backward is None:
-            step = self._facts.wording.step(self._missed.step) if self._missed.step is not None else "a step"
-            return (
-                f"{step} is called without any backward since its last step: {self._all()} "
-                f"{self._got()} no gradient."
-            )
         call = self._facts.wording.backward(self._missed.backward)
         optimizer = self._facts.names.optimizer(self._missed.optimizer)
         missing = f"{self._all()} {self._got()} no gradient{self._why()}."
@@ -161,10 +155,9 @@ class _Story:
     def _namesake(self) -> str | None:
         """Returns the name that the model of these parameters shares with the one that was reached."""
         names, backward = self._facts.names, self._missed.backward
-        reached = backward.reached if backward is not None else ()
         mine, theirs = (
             {names.root(place.module) for tensor in tensors for place in names.places(tensor)}
-            for tensors in (self._missed.parameters, reached)
+            for tensors in (self._missed.parameters, backward.reached)
         )
         known = {names.module_name(module) for module in theirs - mine} - {None}
         shared = sorted(name for name in map(names.module_name, mine) if name in known and name is not None)
@@ -181,20 +174,12 @@ class _Story:
 
     def _reads(self) -> tuple[Frame, ...]:
         """Returns the lines that read values of these parameters into Python before the loss was ready."""
-        backward = self._missed.backward
-        return self._words.reads(backward, self._missed.parameters) if backward is not None else ()
+        return self._words.reads(self._missed.backward, self._missed.parameters)
 
     def _labels(self) -> Iterator[Label]:
         parameters = counted(self._number, "parameter")
-        backward = self._missed.backward
-        if backward is not None:
-            text = f"reaches none of the {parameters} of {self._owners}"
-            yield label(self._frame, text if self._holders else f"does not reach {self._owners}")
-        else:
-            yield label(
-                self._frame,
-                f"steps {self._facts.wording.parameters(self._missed.parameters)} without a gradient",
-            )
+        text = f"reaches none of the {parameters} of {self._owners}"
+        yield label(self._frame, text if self._holders else f"does not reach {self._owners}")
         for cut in self._cuts():
             for found in self._words.places(cut):
                 yield label(found.frame, found.text)
@@ -203,7 +188,7 @@ class _Story:
                 yield label(frame, "read into Python here: what comes back has no graph")
         step = self._missed.step
         stepped = self._facts.graphs.frame(step.site) if step is not None else None
-        if backward is not None and stepped is not None:
+        if stepped is not None:
             yield label(stepped, "stepped here without a gradient")
 
     def _fix(self) -> str:
@@ -211,8 +196,6 @@ class _Story:
         if cuts:
             remedies = [self._words.remedy(cut, self._loss, self._kept_for(cut)) for cut in cuts]
             return f"{listed(remedies)}."
-        if self._missed.backward is None:
-            return f"call backward before this step, or drop the step if {self._owners} isn't to be trained."
         optimizer = self._facts.names.optimizer(self._missed.optimizer)
         reads = self._reads()
         if self._missed.connection is not None and not self._missed.connection.used and not reads:
@@ -236,8 +219,8 @@ class _Story:
     def _kept_for(self, cut: Cut) -> str | None:
         """Returns another loss of the same step that needs the cut: it reads the cut tensor too."""
         backward = self._missed.backward
-        step = self._facts.steps.of(backward.serial) if backward is not None else None
-        if backward is None or step is None:
+        step = self._facts.steps.of(backward.serial)
+        if step is None:
             return None
         for other in self._facts.graphs.backwards:
             if other.serial == backward.serial or not step.first <= other.serial <= step.end:
