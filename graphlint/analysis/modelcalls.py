@@ -155,14 +155,19 @@ class ModelCalls:
     def own_frame(self, call: ModuleCall) -> Frame | None:
         """Returns the line to look at for a call that evaluates.
 
-        That is the innermost one of a function that training doesn't run; the line of the call itself where
-        training runs them all.
+        That is the innermost one that training doesn't pass through; the line of the call itself where it
+        passes through them all.
         """
         frames = self._facts.graphs.frames(call.site)
         for frame in frames:
-            if function(frame) not in self.trained_functions:
+            if frame not in self._trained_lines:
                 return frame
         return frames[0] if frames else None
+
+    @cached_property
+    def _trained_lines(self) -> frozenset[Frame]:
+        calls = (call for call in self.outermost if self.trained(call) is not None)
+        return frozenset(frame for call in calls for frame in self._facts.graphs.frames(call.site))
 
     @cached_property
     def _children(self) -> dict[Serial, list[ModuleCall]]:

@@ -67,6 +67,9 @@ def _builds_a_graph(facts: Facts, call: ModuleCall) -> bool:
     """Tells whether a call's results carry a graph that no backward entered, nor their values a loss."""
     if not call.grad_mode or call.error is not None or facts.model_calls.entered(call):
         return False
+    if not any(True for _ in facts.values.module_parameters(call.module)):
+        # A criterion only carries on what the model began.
+        return False
     rows = (facts.trace.tensors.get(tensor) for tensor in call.outputs)
     if not any(row is not None and row.requires_grad and not row.leaf for row in rows):
         return False
