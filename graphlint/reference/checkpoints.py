@@ -5,6 +5,7 @@ May import `errors` and torch.
 
 import os
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         CheckpointError: it is missing, damaged, no checkpoint of this trainer, or of a version to come.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a foreign pickle before it refuses it
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
     except (RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:

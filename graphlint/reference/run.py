@@ -90,6 +90,7 @@ class TrainingRun:
         self._batch = 0
         self._unread: list[tuple[int, StepLosses]] = []
         self._good: dict[str, Any] = {}
+        self._saved = 0
 
     def train(self, *, resume: bool = False) -> Path:
         """Trains up to the number of steps, and returns the file of the last checkpoint.
@@ -113,6 +114,9 @@ class TrainingRun:
             while self.trainer.steps < self.options.steps and not interruption.asked:
                 self._train_epoch(interruption, progress)
         if self.trainer.steps < self.options.steps:
+            if self._unread:
+                self._read_losses()
+            self._save()
             raise TrainingInterrupted(
                 f"interrupted after step {self.trainer.steps} of {self.options.steps}; saved in "
                 f"{self.checkpoint}, resume to go on from there"
@@ -126,9 +130,8 @@ class TrainingRun:
             losses = self.trainer.step(text_embeddings, images)
             self._batch += 1
             self._unread.append((self._epoch, losses))
-            last = self.trainer.steps >= self.options.steps or interruption.asked
-            self._report(progress, last=last)
-            if last:
+            self._report(progress)
+            if interruption.asked or self.trainer.steps >= self.options.steps:
                 return
         self._epoch += 1
         self._batch = 0
@@ -149,10 +152,11 @@ class TrainingRun:
             generator=torch.Generator().manual_seed(epoch_seed(seed, self._epoch)),
         )
 
-    def _report(self, progress: TrainingProgress, *, last: bool) -> None:
+    def _report(self, progress: TrainingProgress) -> None:
         """Does what is due after a step; in most steps nothing, and no device is waited for."""
         step, options = self.trainer.steps, self.options
         progress.advance(step)
+        last = step >= options.steps
         saves = last or step % options.checkpoint_every == 0
         draws = self._texts is not None and (last or step % options.sample_every == 0)
         if not saves and not draws and step % options.log_every:
@@ -160,7 +164,7 @@ class TrainingRun:
         rows = self._read_losses()
         progress.show(step, rows[-1].discriminator_loss, rows[-1].generator_loss)
         if saves:
-            write_checkpoint(self._good, self.checkpoint)
+            self._save()
             progress.report(step, rows[-1].discriminator_loss, rows[-1].generator_loss)
         if draws and self._texts is not None:
             self._draw_samples(self._texts)
@@ -191,7 +195,7 @@ class TrainingRun:
         return rows
 
     def _give_up(self, problem: str) -> None:
-        write_checkpoint(self._good, self.checkpoint)
+        self._save()
         raise NonFiniteLossError(
             f"{problem}; the last good state, after step {self._good['trainer']['steps']}, is in "
             f"{self.checkpoint}: resume from there with lower learning rates, or with clipped gradients"
@@ -242,19 +246,28 @@ class TrainingRun:
         if (name := self._bad_weight(self._good["trainer"])) is not None:
             raise NonFiniteLossError(f"{name} holds NaN or infinite values before the first step")
         self._metrics.keep_until(self.trainer.steps)
+        self._saved = self.trainer.steps
         if not resume:
-            write_checkpoint(self._good, self.checkpoint)
+            self._save()
+
+    @property
+    def saved_steps(self) -> int:
+        """Training steps that the last checkpoint written or read holds; 0 before `train`."""
+        return self._saved
+
+    def _save(self) -> None:
+        write_checkpoint(self._good, self.checkpoint)
+        self._saved = int(self._good["trainer"]["steps"])
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         try:
-            run = msgspec.convert(state["run"], RunOptions)
-            steps = msgspec.convert(state["trainer"]["options"], TrainerOptions)
+            run, steps = stored_options(state, self.checkpoint)
             position = int(state["epoch"]), int(state["batch"])
             self._refuse_other_run(run, steps, int(state["items"]))
             self.trainer.load_state_dict(state["trainer"])
             restore_random_state(state["random"], self._devices)
-        except (KeyError, TypeError, msgspec.ValidationError) as error:
-            raise CheckpointError(f"{self.checkpoint}: damaged: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.checkpoint}: damaged, {error!r}") from error
         self._epoch, self._batch = position
         self._recipe = dict(state["recipe"])
 
@@ -265,9 +278,22 @@ class TrainingRun:
             *((name, getattr(run, name), getattr(self.options, name)) for name in _SAME_BATCHES),
             *((name, getattr(steps, name), getattr(self.trainer.options, name)) for name in _SAME_STEPS),
         ]
-        changed = [f"{name} was {then}, is {now}" for name, then, now in pairs if then != now]
+        changed = [f"{name} was {then}, is now {now}" for name, then, now in pairs if then != now]
         if changed:
             raise CheckpointError(f"{self.checkpoint} is of another run: {'; '.join(changed)}")
+
+
+def stored_options(state: Mapping[str, Any], path: Path) -> tuple[RunOptions, TrainerOptions]:
+    """Returns the options of the run that wrote a checkpoint.
+
+    Raises:
+        CheckpointError: they are missing, or of another version; the text holds the path.
+    """
+    try:
+        run = msgspec.convert(state["run"], RunOptions)
+        return run, msgspec.convert(state["trainer"]["options"], TrainerOptions)
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise CheckpointError(f"{path}: damaged, {error!r}") from error
 
 
 def _parameters(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -143,7 +143,7 @@ class SplitDeviceGANTrainer:
         source = torch.Generator(device=self.generator_device)
         source.manual_seed(seed)
         text = moved(text_embeddings, self.generator_device)
-        noise = self._draw_noise(text, source)
+        noise = sample_noise(text, self.noise_size, source)
         if self.average is not None:
             return _call(self.average.module, noise, text)
         training = self.generator.training
@@ -220,14 +220,9 @@ class SplitDeviceGANTrainer:
             text_for_discriminator = moved(text_embeddings, self.discriminator_device)
         return _Batch(text_for_generator, text_for_discriminator, moved(images, self.discriminator_device))
 
-    def _draw_noise(self, text: Tensor, source: torch.Generator) -> Tensor:
-        return torch.randn(
-            len(text), self.noise_size, device=self.generator_device, dtype=text.dtype, generator=source
-        )
-
     def _generate(self, batch: _Batch) -> Tensor:
         """Returns a fake image for each text of the batch, on the discriminator's device."""
-        noise = self._draw_noise(batch.text_for_generator, self._noise)
+        noise = sample_noise(batch.text_for_generator, self.noise_size, self._noise)
         with self._precision(self.generator_device):
             made = _call(self.generator, noise, batch.text_for_generator)
         if made.shape != batch.images.shape:
@@ -280,6 +275,15 @@ class SplitDeviceGANTrainer:
         if self.options.autocast is None:
             return nullcontext()
         return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def sample_noise(text_embeddings: Tensor, size: int, source: torch.Generator) -> Tensor:
+    """Returns noise `(N, size)` for the `N` embeddings: of their dtype, and drawn on their device.
+
+    Noise that is drawn on the host and then moved waits for the bus at every step.
+    """
+    device, dtype = text_embeddings.device, text_embeddings.dtype
+    return torch.randn(len(text_embeddings), size, device=device, dtype=dtype, generator=source)
 
 
 @contextmanager
