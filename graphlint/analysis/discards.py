@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphlint.analysis.graphs import BackwardGraph
+from graphlint.analysis.unstepped import UnsteppedOptimizers
 from graphlint.record.events import Backward, ZeroGrad
 from graphlint.record.identity import NodeId, OptimizerId, SiteId, TensorId
 
@@ -118,8 +119,25 @@ class Discards:
             return
         for optimizer in self._facts.trace.optimizers:
             held = [t for t in self._facts.gradients.parameters(optimizer) if t in graph.leaves]
-            if held and all(t in zeroed and _alone(part, t) for t in held):
+            spared = held and all(t in zeroed and _alone(part, t) for t in held)
+            if spared and not self._meant(optimizer, backward):
                 yield from self._discard(backward, graph, part, optimizer, tuple(held), kept, zeroed[held[0]])
+
+    def _meant(self, optimizer: OptimizerId, backward: Backward) -> bool:
+        """Tells whether the loss is there for an optimizer all the same.
+
+        It uses such a backward at another time, or it ought to: that it never steps is another fault.
+        """
+        if optimizer in self._unstepped:
+            return True
+        ledger = self._facts.ledger
+        portions = (one.portion for use in ledger.of(optimizer) for held in use.held.values() for one in held)
+        sources = {portion.source for portion in portions}
+        return any(source is not None and ledger.same_loss(source, backward) for source in sources)
+
+    @cached_property
+    def _unstepped(self) -> frozenset[OptimizerId]:
+        return frozenset(found.optimizer for found in UnsteppedOptimizers(self._facts).all())
 
     def _fate(self, leaf: TensorId, backward: Backward) -> ZeroGrad | str:
         """Returns what became of a leaf's gradient: the event that zeroed it, "used", or "" when unknown."""
