@@ -112,6 +112,10 @@ class Names:
         made = f" made at line {site.frames[0].line}" if site is not None and site.frames else ""
         return f"the {row.type} optimizer{made}"
 
+    def scheduler_name(self, scheduler: int) -> str | None:
+        """Returns the bare name of a learning-rate scheduler; None when it has none."""
+        return self._best("scheduler", scheduler, None)
+
     def root(self, module: ModuleId) -> ModuleId:
         """Returns the outermost module that a module was met under."""
         row = self._trace.modules.get(module)

@@ -76,6 +76,15 @@ class Sources:
                 continue
         return trees
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files whose sources parse."""
+        return tuple(self._trees)
+
+    def tree(self, path: str) -> ast.Module | None:
+        """Returns the syntax of a whole file; None when it is unknown or doesn't parse."""
+        return self._trees.get(path)
+
     @cached_property
     def _lines(self) -> dict[str, list[str]]:
         return {path: _NEWLINE.split(text) for path, text in self._trace.sources.items()}
@@ -168,6 +177,20 @@ class Sources:
                 if kept:
                     return node.lineno
         return None
+
+    def handed_on(self, method: str) -> tuple[str, int] | None:
+        """Returns the file and line that hand on a method, as in `on("epoch", scheduler.step)`, uncalled.
+
+        None when there is no such line, or more than one.
+        """
+        found: dict[tuple[str, int], None] = {}
+        for path, tree in self._trees.items():
+            called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+            for node in ast.walk(tree):
+                loads = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+                if loads and id(node) not in called and ast.unparse(node) == method:
+                    found[path, node.lineno] = None
+        return next(iter(found)) if len(found) == 1 else None
 
     def loop_end(self, path: str, line: int) -> int | None:
         """Returns the last line of the innermost loop around a line; None outside loops."""
