@@ -40,6 +40,7 @@ class Op(Event, frozen=True, kw_only=True, tag="op"):
         name: torch's qualified name (`torch.Tensor.add_`, `torch.nn.functional.linear`); for a custom
             function `Name.apply`; for an assignment `torch.Tensor.data.__set__`.
         inputs: the tensors among the arguments, containers included, in order.
+        keywords: the names of the last of them, those that were passed by keyword.
         outputs: the tensors that came back, containers included; an in-place call returns its input.
         output_grads: `requires_grad` of each output after the call.
         changed: tensors whose version rose. `.data` aliases have version counters of their own.
@@ -53,6 +54,7 @@ class Op(Event, frozen=True, kw_only=True, tag="op"):
 
     name: str
     inputs: tuple[Use, ...] = ()
+    keywords: tuple[str, ...] = ()
     outputs: tuple[TensorId, ...] = ()
     output_grads: tuple[bool, ...] = ()
     changed: tuple[Change, ...] = ()
@@ -106,25 +108,31 @@ class ModuleMove(Event, frozen=True, kw_only=True, tag="module-move"):
 
 
 class HostRead(Event, frozen=True, kw_only=True, tag="host-read"):
-    """A tensor's value read into Python: `item`, `tolist`, `numpy`, `bool`, `float`, `int`, `format`."""
+    """A tensor's value read into Python: `item`, `tolist`, `numpy`, `bool`, `float`, `int`, `format`.
+
+    `by_torch` tells that torch's own code read it for itself, as a gradient scaler does.
+    """
 
     tensor: Use
     method: str
     device: str
     bytes: int
+    by_torch: bool = False
 
 
 class ModuleCall(Event, frozen=True, kw_only=True, tag="module-call"):
     """A module's forward, from its start (`serial`) to its end (`end`, a serial as well) (full level).
 
-    `inputs` and `outputs` are the tensors found in the arguments and the result, in order. `training` is
-    the module's mode. `parent` is the call that encloses it. A call that raised has no outputs.
+    `inputs` and `outputs` are the tensors found in the arguments and the result, in order; `arguments` names
+    the parameter of the forward that each input was given for. `training` is the module's mode. `parent` is
+    the call that encloses it. A call that raised has no outputs.
     """
 
     module: ModuleId
     end: Serial
     parent: Serial | None = None
     inputs: tuple[TensorId, ...] = ()
+    arguments: tuple[str, ...] = ()
     outputs: tuple[TensorId, ...] = ()
     training: bool = True
     grad_mode: bool = True
@@ -214,13 +222,6 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     bad_gradients: tuple[TensorId, ...] = ()
     error: str | None = None
     end: Serial
-
-
-class ParameterPlaced(Event, frozen=True, kw_only=True, tag="parameter-placed"):
-    """A module was given a parameter, as its constructor does or an assignment to its attribute `name`."""
-
-    tensor: TensorId
-    name: str
 
 
 class GradientClip(Event, frozen=True, kw_only=True, tag="gradient-clip"):
@@ -370,6 +371,7 @@ AnyEvent = (
     | Backward
     | OptimizerStep
     | ParameterPlaced
+    | LiveGraphs
     | GradientClip
     | SchedulerStep
     | ScalerCall

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from graphlint.capture.callers import made_by_torch
 from graphlint.capture.containers import find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.gradmode import GradModeSites
@@ -40,12 +41,14 @@ class _Call:
 
     __slots__ = (
         "asks_device",
+        "by_torch",
         "chain",
         "function",
         "grad_mode",
         "had_grad",
         "host_inputs",
         "inputs",
+        "keywords",
         "seq",
         "tensors",
     )
@@ -57,8 +60,10 @@ class _Call:
         self.chain = chain
         self.tensors = tensors
         self.inputs = inputs
+        self.keywords: tuple[str, ...] = ()
         self.host_inputs: tuple[Serial, ...] = ()
         self.asks_device = False
+        self.by_torch = False
         self.had_grad = False
         self.grad_mode = torch.is_grad_enabled()
         self.seq = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
@@ -141,13 +146,19 @@ class OperationsTap:
         if settled is None:
             self._context.names.look(chain.frames)
         tensors = find_tensors(args)
-        if kwargs:
-            tensors += find_tensors(kwargs)
+        keywords: list[str] = []
+        for name, value in kwargs.items():
+            found = find_tensors(value)
+            tensors += found
+            keywords += [name] * len(found)
         inputs = tuple(self._recorder.use(tensor) for tensor in tensors)
         call = _Call(function, chain, tensors, inputs)
+        call.keywords = tuple(keywords)
         call.host_inputs = self._host.find(args)
         if kinds.asks_device(function, args, kwargs):
             call.asks_device = not self._called_by_torch(sys._getframe(3))
+        if kinds.is_host_read(function):
+            call.by_torch = made_by_torch(sys._getframe(3), kinds.short_name(function))
         if kinds.is_grad_assignment(function):
             call.had_grad = is_leaf(tensors[0]) and tensors[0].grad is not None
         return call
@@ -210,6 +221,7 @@ class OperationsTap:
             Op(
                 name=self._name(call.function),
                 inputs=call.inputs,
+                keywords=call.keywords,
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
                 output_grads=tuple(tensor.requires_grad for tensor in outputs),
                 changed=changed,
@@ -269,6 +281,7 @@ class OperationsTap:
                 method=kinds.short_name(call.function).strip("_"),
                 device=self._recorder.device(tensor),
                 bytes=tensor.numel() * tensor.element_size(),
+                by_torch=call.by_torch,
             )
         )
 
