@@ -19,6 +19,7 @@ from graphlint.cli.draw import draw
 from graphlint.cli.explain import explain
 from graphlint.cli.options import CONTEXT
 from graphlint.cli.outputs import flush_stdout, reopened
+from graphlint.cli.reference import reference
 from graphlint.cli.rules import rules
 from graphlint.cli.run import run
 from graphlint.errors import GraphlintError
@@ -54,7 +55,7 @@ def cli() -> None:
     """Runs a sub-command."""
 
 
-for _command in (run, check, draw, rules, explain):
+for _command in (run, check, draw, rules, explain, reference):
     cli.add_command(_command)
 
 

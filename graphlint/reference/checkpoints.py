@@ -6,9 +6,10 @@ May import `errors` and torch.
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -49,13 +50,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         CheckpointError: it is missing, damaged, no checkpoint of this trainer, or of a version to come.
     """
     try:
+        with path.open("rb") as file:
+            intact = _is_intact(file)
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
+    if not intact:
+        raise CheckpointError(f"{path}: damaged, or no checkpoint of the reference trainer")
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a foreign pickle before it refuses it
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: can't be read: {error.strerror or error}") from error
-    except (RuntimeError, EOFError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path}: damaged, or no checkpoint of the reference trainer") from error
+    except (RuntimeError, OSError, LookupError, ValueError, TypeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path}: no checkpoint of the reference trainer") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of the reference trainer")
     if state.get("version") != VERSION:
@@ -88,6 +94,15 @@ def non_finite(value: Any, name: str = "") -> str | None:
         return None
     found = (non_finite(entry, f"{name}.{key}" if name else str(key)) for key, entry in entries)
     return next((entry for entry in found if entry is not None), None)
+
+
+def _is_intact(file: BinaryIO) -> bool:
+    """Whether the file is what `torch.save` wrote, by its checksums, which `torch.load` doesn't look at."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, LookupError, NotImplementedError, ValueError, RuntimeError):
+        return False
 
 
 def _sync_directory(directory: Path) -> None:

@@ -70,6 +70,18 @@ def test_damaged_files(tmp_path, part):
         read_checkpoint(path)
 
 
+def test_a_flipped_bit_is_found_in_whatever_part_of_the_data(tmp_path):
+    path = tmp_path / "c.pt"
+    write_checkpoint({"weights": torch.arange(500.0)}, path)
+    data = path.read_bytes()
+    for text in (b"weights", torch.tensor(250.0).numpy().tobytes() + torch.tensor(251.0).numpy().tobytes()):
+        damaged = bytearray(data)
+        damaged[data.index(text)] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"c\.pt: damaged, or no checkpoint"):
+            read_checkpoint(path)
+
+
 def test_foreign_files(tmp_path):
     path = tmp_path / "c.pt"
     with pytest.raises(CheckpointError, match=r"c\.pt: can't be read: No such file"):
