@@ -5,6 +5,7 @@ and dict are read through the built-in's own methods.
 """
 
 from collections.abc import Iterable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -57,3 +58,22 @@ def items_of(container: Any, most: int) -> list[tuple[Any, Any]]:
         return list(dict.items(container)) if dict.__len__(container) <= most else []
     base: Any = list if issubclass(kind, list) else tuple
     return list(enumerate(base.__iter__(container))) if base.__len__(container) <= most else []
+
+
+def declared_parameters(function: Any) -> tuple[str, ...]:
+    """Returns the names of the parameters that a function takes by position, a method's own object left out.
+
+    Empty where that isn't known: a function that isn't Python's. Decorators that keep what they wrap are seen
+    through. Runs none of the user's code.
+    """
+    bound = isinstance(function, MethodType)
+    for _ in range(_MAX_DEPTH):
+        held = vars(function) if isinstance(function, FunctionType) else {}
+        function = (
+            function.__func__ if isinstance(function, MethodType) else held.get("__wrapped__", function)
+        )
+    if not isinstance(function, FunctionType):
+        return ()
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    return names[1:] if bound else names

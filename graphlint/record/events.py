@@ -40,7 +40,6 @@ class Op(Event, frozen=True, kw_only=True, tag="op"):
         name: torch's qualified name (`torch.Tensor.add_`, `torch.nn.functional.linear`); for a custom
             function `Name.apply`; for an assignment `torch.Tensor.data.__set__`.
         inputs: the tensors among the arguments, containers included, in order.
-        keywords: the names of the last of them, those that were passed by keyword.
         outputs: the tensors that came back, containers included; an in-place call returns its input.
         output_grads: `requires_grad` of each output after the call.
         changed: tensors whose version rose. `.data` aliases have version counters of their own.
@@ -54,7 +53,6 @@ class Op(Event, frozen=True, kw_only=True, tag="op"):
 
     name: str
     inputs: tuple[Use, ...] = ()
-    keywords: tuple[str, ...] = ()
     outputs: tuple[TensorId, ...] = ()
     output_grads: tuple[bool, ...] = ()
     changed: tuple[Change, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from graphlint.capture.containers import find_tensors
+from graphlint.capture.containers import declared_parameters, find_tensors
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import CALLS
 from graphlint.capture.messages import message_of
@@ -27,7 +27,7 @@ from graphlint.record.identity import ModuleId, Serial, SiteId, TensorId
 class _Running:
     """A forward on its way."""
 
-    __slots__ = ("grad_mode", "inputs", "module", "parent", "serial", "site", "training")
+    __slots__ = ("arguments", "grad_mode", "inputs", "module", "parent", "serial", "site", "training")
 
     def __init__(self, module: ModuleId, serial: Serial, parent: Serial | None, site: SiteId | None) -> None:
         self.module = module
@@ -37,6 +37,7 @@ class _Running:
         self.training = True
         self.grad_mode = True
         self.inputs: tuple[TensorId, ...] = ()
+        self.arguments: tuple[str, ...] = ()
 
 
 class ModulesTap:
@@ -48,6 +49,7 @@ class ModulesTap:
         self._context = context
         self._recorder = context.recorder
         self._plain: dict[ModuleId, bool] = {}
+        self._declared: dict[ModuleId, tuple[str, ...]] = {}
         self._outermost: Callable[[], torch.nn.Module | None] = lambda: None
 
     def arm(self, stack: ExitStack) -> None:
@@ -93,9 +95,22 @@ class ModulesTap:
         running = _Running(number, serial, calls[-1][1] if calls else None, chain.site)
         running.training = module.training
         running.grad_mode = torch.is_grad_enabled()
-        running.inputs = tuple(self._recorder.tensor(tensor) for tensor in find_tensors((args, kwargs)))
+        given = [*zip(self._names_of(module, number, len(args)), args, strict=True), *kwargs.items()]
+        for name, value in given:
+            found = tuple([self._recorder.tensor(tensor) for tensor in find_tensors(value)])
+            running.inputs += found
+            running.arguments += (name,) * len(found)
         calls.append((number, serial))
         return running
+
+    def _names_of(self, module: torch.nn.Module, number: ModuleId, count: int) -> tuple[str, ...]:
+        """Returns the names of the parameters for which so many positional arguments are taken."""
+        declared = self._declared.get(number)
+        if declared is None:
+            declared = self._declared[number] = declared_parameters(module.forward)
+        if count <= len(declared):
+            return declared[:count]
+        return (*declared, *(f"*{index}" for index in range(len(declared), count)))
 
     def _runs_torch_only(self, module: torch.nn.Module, number: ModuleId) -> bool:
         """Tells whether no code of the user's can run inside the module's forward."""
@@ -126,6 +141,7 @@ class ModulesTap:
                 end=self._recorder.next_serial(),
                 parent=running.parent,
                 inputs=running.inputs,
+                arguments=running.arguments,
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
                 training=running.training,
                 grad_mode=running.grad_mode,

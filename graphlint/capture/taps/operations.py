@@ -48,7 +48,6 @@ class _Call:
         "had_grad",
         "host_inputs",
         "inputs",
-        "keywords",
         "seq",
         "tensors",
     )
@@ -60,7 +59,6 @@ class _Call:
         self.chain = chain
         self.tensors = tensors
         self.inputs = inputs
-        self.keywords: tuple[str, ...] = ()
         self.host_inputs: tuple[Serial, ...] = ()
         self.asks_device = False
         self.by_torch = False
@@ -146,14 +144,10 @@ class OperationsTap:
         if settled is None:
             self._context.names.look(chain.frames)
         tensors = find_tensors(args)
-        keywords: list[str] = []
-        for name, value in kwargs.items():
-            found = find_tensors(value)
-            tensors += found
-            keywords += [name] * len(found)
+        if kwargs:
+            tensors += find_tensors(kwargs)
         inputs = tuple(self._recorder.use(tensor) for tensor in tensors)
         call = _Call(function, chain, tensors, inputs)
-        call.keywords = tuple(keywords)
         call.host_inputs = self._host.find(args)
         if kinds.asks_device(function, args, kwargs):
             call.asks_device = not self._called_by_torch(sys._getframe(3))
@@ -221,7 +215,6 @@ class OperationsTap:
             Op(
                 name=self._name(call.function),
                 inputs=call.inputs,
-                keywords=call.keywords,
                 outputs=tuple(self._recorder.tensor(tensor) for tensor in outputs),
                 output_grads=tuple(tensor.requires_grad for tensor in outputs),
                 changed=changed,
