@@ -1,9 +1,11 @@
 """Notes where `graphlint.expect(...)` blocks begin and end, at both levels.
 
-May import `record` and `capture.context`. Nothing is patched for it: the block comes and tells.
+May import `record`, `capture.context` and `capture.open_blocks`. Nothing is patched for it: the block comes
+and tells, and those that are open when the capture begins are asked for.
 """
 
 from graphlint.capture.context import CaptureContext
+from graphlint.capture.open_blocks import OpenBlock, opened_here
 from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.header import Capability
 from graphlint.record.identity import Serial
@@ -21,26 +23,27 @@ class Expectations:
     def __init__(self, context: CaptureContext) -> None:
         self._context = context
 
-    def begin(self, rules: tuple[str, ...], reason: str) -> Serial | None:
-        """Notes that a block begins here, and returns its number.
+    def begin_open_ones(self) -> None:
+        """Notes the blocks that were entered before the capture began."""
+        for block in opened_here():
+            self.begin(block)
 
-        None where nothing is noted: in another thread or process than the one recorded.
-        """
-        if not self._context.here():
-            return None
-        return self._context.guard.run(self.capability, self._begin, rules, reason)
-
-    def end(self, begin: Serial) -> None:
-        """Notes the end of the block with that number."""
+    def begin(self, block: OpenBlock) -> None:
+        """Notes that a block begins, if that is in the thread and process that is recorded."""
         if self._context.here():
-            self._context.guard.run(self.capability, self._end, begin)
+            self._context.guard.run(self.capability, self._begin, block)
 
-    def _begin(self, rules: tuple[str, ...], reason: str) -> Serial:
+    def end(self, block: OpenBlock) -> None:
+        """Notes the end of a block, if its beginning was noted by this capture."""
+        if block.noted is not None and block.noted[0] is self and self._context.here():
+            self._context.guard.run(self.capability, self._end, Serial(block.noted[1]))
+
+    def _begin(self, block: OpenBlock) -> None:
         recorder = self._context.recorder
         serial = recorder.next_serial()
-        site = recorder.sites.chain(depth=4).site
-        recorder.emit(ExpectBegin(serial=serial, site=site, rules=rules, reason=reason))
-        return serial
+        site = recorder.sites.place(block.code, block.line)
+        recorder.emit(ExpectBegin(serial=serial, site=site, rules=block.rules, reason=block.reason))
+        block.noted = (self, serial)
 
     def _end(self, begin: Serial) -> None:
         recorder = self._context.recorder

@@ -176,6 +176,7 @@ class Session:
         stack.callback(self._operations.remove)
         stack.callback(self._disarm_full)
         self._begin_segment("start", Serial(-1), [])
+        self.expectations.begin_open_ones()
 
     def _header(self) -> Header:
         real = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))

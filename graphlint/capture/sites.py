@@ -95,11 +95,24 @@ class Sites:
             self._emit(Site(id=site, frames=rows, direct=direct))
         return site
 
+    def place(self, code: CodeType, line: int) -> SiteId:
+        """Returns the number of a single line, told apart from the calls that are made there."""
+        if id(code) not in self._owners:
+            self._classify(code)  # holds the code, so that its address stays its own
+        key = (-1, id(code), line)
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = SiteId(len(self._sites))
+            self.embed_source(code.co_filename)
+            self._emit(Site(id=site, frames=(_frame_row(code, line),)))
+        return site
+
     def embed_source(self, path: str) -> None:
         """Emits the text of the file at `path`, once, when it can be read and isn't huge."""
         if path in self._sources:
             return
         self._sources.add(path)
+        linecache.checkcache(path)  # the file may have been edited since an earlier capture of this process
         text = "".join(linecache.getlines(path))
         if text and len(text) <= _MAX_SOURCE_BYTES:
             self._emit(Source(path=path, text=text))

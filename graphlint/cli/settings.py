@@ -91,6 +91,7 @@ def settle(given: Given, near: Iterable[Path]) -> Settings:
     baseline = given["baseline"] or config.baseline
     if baseline is not None and _is_first(written, baseline):
         baseline = None
+    fail_on = cast("FailOn", given["fail_on"] or config.fail_on or "warning")
     return Settings(
         config=config,
         policy=make_policy(
@@ -100,8 +101,8 @@ def settle(given: Given, near: Iterable[Path]) -> Settings:
             ignore=shared.split(given["ignore"]),
             baseline=baseline,
         ),
-        fail_on=cast("FailOn", given["fail_on"] or config.fail_on or "warning"),
-        show_info=given["show_info"] or config.show_info,
+        fail_on=fail_on,
+        show_info=given["show_info"] or config.show_info or fail_on == "info",  # what fails a run is shown
         written=None if written is None else outputs.check_baseline_file(written),
         written_shown=written,
     )

@@ -4,15 +4,16 @@ May import everything that imports no torch. Where nothing records, it does noth
 so that it can stay in code that trains for real.
 """
 
+import contextlib
 import functools
 import inspect
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
+from graphlint.capture.open_blocks import OpenBlock, enter, leave
 from graphlint.errors import UsageError
-from graphlint.record.identity import Serial
 
 if TYPE_CHECKING:
     from graphlint.capture.expectations import Expectations
@@ -31,25 +32,34 @@ class Expect:
     def __init__(self, rules: tuple[str, ...], reason: str) -> None:
         self._rules = rules
         self._reason = reason
-        self._open: list[tuple[Expectations, Serial] | None] = []
+        self._open: list[OpenBlock] = []
 
     def __enter__(self) -> Self:
-        self._open.append(self._begin())
+        frame = sys._getframe(1)  # noqa: SLF001 - the one way to the caller's line that costs nothing
+        while frame.f_code.co_filename == contextlib.__file__ and frame.f_back is not None:
+            frame = frame.f_back  # an ExitStack's
+        self._enter(frame.f_code, frame.f_lineno)
         return self
 
-    def _begin(self) -> "tuple[Expectations, Serial] | None":
+    def _enter(self, code: CodeType, line: int) -> None:
+        block = OpenBlock(self._rules, self._reason, code, line)
+        enter(block)
+        self._open.append(block)
         expectations = _expectations()
-        if expectations is None:
-            return None
-        begin = expectations.begin(self._rules, self._reason)
-        return None if begin is None else (expectations, begin)
+        if expectations is not None:
+            expectations.begin(block)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        begun = self._open.pop()
-        if begun is not None and begun[0] is _expectations():
-            begun[0].end(begun[1])
+        self._leave()
+
+    def _leave(self) -> None:
+        block = self._open.pop()
+        leave(block)
+        expectations = _expectations()
+        if expectations is not None:
+            expectations.end(block)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Returns the function with the declaration in force during each of its calls.
@@ -58,11 +68,17 @@ class Expect:
             UsageError: its body doesn't run during the call.
         """
         _refuse_late(function)
+        frame = sys._getframe(1)  # noqa: SLF001 - as above
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        at = (frame.f_code, frame.f_lineno) if code is None else (code, code.co_firstlineno)
 
         @functools.wraps(function)
         def expected(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
+            self._enter(*at)
+            try:
                 return function(*args, **kwargs)
+            finally:
+                self._leave()
 
         return expected
 

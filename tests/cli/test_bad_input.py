@@ -168,7 +168,7 @@ def test_own_fault_shows_its_traceback_and_asks_for_the_trace(
     def broken(*arguments: object) -> object:
         raise LookupError("a bug of ours")
 
-    monkeypatch.setattr("graphlint.cli.reporting.judge", broken)
+    monkeypatch.setattr("graphlint.lint.policy.judge", broken)
     result = graphlint("run", "clean.py")
     assert result.code == 2
     assert result.err.startswith("Traceback (most recent call last):\n")

@@ -13,6 +13,7 @@ from torch import nn
 import graphlint
 from graphlint.capture.taps.zero_grad import ZeroGradTap
 from graphlint.errors import FindingsError, NothingCheckedError, UsageError
+from graphlint.lint.discovery import all_rules
 from graphlint.lint.rule import Report
 
 CLEAN = "graphlint: no findings in {} steps"
@@ -113,7 +114,8 @@ def test_an_early_report_is_summed_up_at_the_end_without_its_findings(
     assert "GL201 detached-loss (error)" in capsys.readouterr().err
     report = step.audit.end()
     late = capsys.readouterr().err
-    assert late.startswith("graphlint: 1 error in 10 steps (3 at full level); 12 rules checked\n")
+    rules = len(all_rules())
+    assert late.startswith(f"graphlint: 1 error in 10 steps (3 at full level); {rules} rules checked\n")
     assert "  run          the audited code finished\n" in late
     assert "GL201" not in late
     assert "breaks off" not in late
@@ -208,7 +210,7 @@ def test_raise_is_not_silent_when_the_audit_itself_failed(
     def broken(*arguments: object) -> object:
         raise LookupError("a bug of ours")
 
-    monkeypatch.setattr("graphlint.lint.runner.judge", broken)
+    monkeypatch.setattr("graphlint.lint.policy.judge", broken)
     step = graphlint.audit(steps=1, on_finding="raise")(trainer.good)
     with pytest.raises(NothingCheckedError, match="ended without a report"):
         step()
@@ -406,7 +408,7 @@ def test_own_fault_at_the_end_is_printed_and_training_goes_on(
     def broken(*arguments: object) -> object:
         raise LookupError("a bug of ours")
 
-    monkeypatch.setattr("graphlint.lint.runner.judge", broken)
+    monkeypatch.setattr("graphlint.lint.policy.judge", broken)
     step = graphlint.audit(steps=1)(trainer.good)
     assert isinstance(step(), float)
     assert step.report is None

@@ -7,7 +7,8 @@ from graphlint.lint.discovery import all_rules
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.runner import NONE_OTHER, NOT_SELECTED, judge
 from graphlint.lint.selection import Selection
-from graphlint.record.events import Backward, ExpectBegin, ExpectEnd, StepBoundary
+from graphlint.record.events import Backward, StepBoundary
+from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.identity import Serial, SiteId
 
 PATH = "/home/me/train.py"
