@@ -123,9 +123,8 @@ def main() -> None:
     print(f"read as the digit named  {found.accuracy:.1%} (bar {BAR:.0%}, chance 10%)")
     print(f"the worst digit          {found.worst_digit:.1%}")
     print(f"diversity                {found.diversity:.2f} times that of the real images")
-    print(
-        f"{options.steps} training steps      {found.wall_seconds:.0f} s, {found.cpu_seconds:.0f} s of CPU time"
-    )
+    seconds = f"{found.wall_seconds:.0f} s, {found.cpu_seconds:.0f} s of CPU time"
+    print(f"{options.steps} training steps      {seconds}")
     raise SystemExit(found.accuracy < BAR)
 
 

@@ -13,16 +13,16 @@ TRAINING_TEMPLATES = (
     "the digit {word}",
     "the digit {numeral}",
     "the number {word}",
-    "a picture of a {word}",
+    "a picture of {article} {word}",
     "a picture of the number {numeral}",
     "{word}, the digit {numeral}",
-    "someone wrote a {word}",
+    "someone wrote {article} {word}",
     "someone wrote the number {numeral} by hand",
-    "a {word} in handwriting",
+    "{article} {word} in handwriting",
     "{numeral} as a handwritten digit",
 )
 HELD_OUT_TEMPLATES = (
-    "please draw me a {word}",
+    "please draw me {article} {word}",
     "handwriting that shows the digit {numeral}",
     "a small image of the number {word}",
     "{word} written with a pen",
@@ -32,7 +32,9 @@ HELD_OUT_TEMPLATES = (
 
 def captions_of(digit: int, templates: tuple[str, ...] = TRAINING_TEMPLATES) -> tuple[str, ...]:
     """Returns the captions of a digit, one for each template."""
-    return tuple(template.format(word=WORDS[digit], numeral=digit) for template in templates)
+    word = WORDS[digit]
+    article = "an" if word[0] in "aeiou" and word != "one" else "a"
+    return tuple(template.format(article=article, word=word, numeral=digit) for template in templates)
 
 
 TRAINING_CAPTIONS = MappingProxyType({digit: captions_of(digit) for digit in range(10)})

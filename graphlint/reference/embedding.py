@@ -107,7 +107,7 @@ class HashingEmbedding:
 
     KIND = "hashing"
 
-    def __init__(self, dimension: int = 128) -> None:
+    def __init__(self, dimension: int = 256) -> None:
         self._dimension = dimension
 
     @classmethod
@@ -126,9 +126,7 @@ class HashingEmbedding:
 
         if not texts:
             return torch.empty(0, self.dimension)
-        vectorizer = HashingVectorizer(
-            n_features=self._dimension, token_pattern=_WORD, ngram_range=(1, 2), alternate_sign=True
-        )
+        vectorizer = HashingVectorizer(n_features=self._dimension, token_pattern=_WORD)
         return _dense(vectorizer.transform(texts)).float()
 
     def describe(self) -> Description:
