@@ -104,9 +104,15 @@ class UnfedSteps:
         return any(use.held.get(tensor) for tensor in self._parameters(use))
 
     def _since(self, use: Use) -> Serial:
-        """Returns the end of the last backward or of the optimizer's last step, whatever came later."""
-        ends = [b.end for b in self._facts.graphs.backwards if b.serial < use.step.end]
-        return max([*ends, use.previous.end if use.previous is not None else _START], default=_START)
+        """Returns the end of the optimizer's last step, or of a later backward that is there for this one.
+
+        A backward after which another optimizer stepped was there for that.
+        """
+        step = use.step
+        others = (s.serial for s in self._facts.gradients.all_steps if s.optimizer != step.optimizer)
+        after = max((serial for serial in others if serial < step.serial), default=_START)
+        mine = (b.end for b in self._facts.graphs.backwards if after < b.serial < step.end)
+        return max(use.previous.end if use.previous is not None else _START, *mine, _START)
 
     # --- a loss that was never differentiated ------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class UnfedSteps:
     def _with_a_graph(self, use: Use) -> Unfed | None:
         """Returns a step before which a graph was built on its parameters, and no backward at all was run."""
         after = use.previous.end if use.previous is not None else _START
-        if self._since(use) > after:
+        if any(after < backward.serial < use.step.end for backward in self._facts.graphs.backwards):
             return None
         parameters = self._parameters(use)
         for op in reversed(self._ops):
