@@ -37,6 +37,10 @@ class ModelCalls:
         """The calls that no other encloses, in time order."""
         return tuple(call for call in self.all if call.parent is None)
 
+    def outer(self, call: ModuleCall) -> ModuleCall:
+        """Returns the outermost call that encloses a call; itself where none does."""
+        return self._outermost_of.get(call.serial, call)
+
     def inside(self, call: ModuleCall) -> Iterator[ModuleCall]:
         """Yields a call and those that it encloses."""
         waiting = [call]
@@ -178,9 +182,9 @@ class ModelCalls:
         return found
 
     @cached_property
-    def _outermost_of(self) -> dict[Serial, Serial]:
+    def _outermost_of(self) -> dict[Serial, ModuleCall]:
         """The outermost call that encloses each call."""
-        return {inner.serial: call.serial for call in self.outermost for inner in self.inside(call)}
+        return {inner.serial: call for call in self.outermost for inner in self.inside(call)}
 
     def _calls_of(self, backward: Backward) -> Iterator[Serial]:
         """Yields the outermost calls that a backward enters, as far as is known."""
@@ -191,7 +195,7 @@ class ModelCalls:
         for index in graph.executed:
             call = graph.nodes[index].call
             if call is not None and call in self._outermost_of:
-                yield self._outermost_of[call]
+                yield self._outermost_of[call].serial
 
     @cached_property
     def _entered(self) -> frozenset[Serial]:
