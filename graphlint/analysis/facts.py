@@ -9,6 +9,7 @@ from graphlint.analysis.cuts import Cuts
 from graphlint.analysis.devices import Devices
 from graphlint.analysis.gradients import Gradients
 from graphlint.analysis.graphs import Graphs
+from graphlint.analysis.growth import GrowingGraphs
 from graphlint.analysis.ledger import Ledger
 from graphlint.analysis.modelcalls import ModelCalls
 from graphlint.analysis.names import Names
@@ -99,6 +100,11 @@ class Facts:
     def stale(self) -> StaleOptimizers:
         """The optimizers whose tensors were replaced in the model."""
         return StaleOptimizers(self)
+
+    @cached_property
+    def growth(self) -> GrowingGraphs:
+        """What keeps more and more graphs alive."""
+        return GrowingGraphs(self)
 
     @cached_property
     def wording(self) -> Wording:

@@ -107,7 +107,7 @@ class ForgottenParameters:
     @cached_property
     def _missed(self) -> frozenset[Serial]:
         """The backwards that were there for another optimizer, none of whose parameters they reached."""
-        return frozenset(m.backward.serial for m in self._facts.reach.missed() if m.backward is not None)
+        return frozenset(missed.backward.serial for missed in self._facts.reach.missed())
 
     # --- why ---------------------------------------------------------------------------------------------
 

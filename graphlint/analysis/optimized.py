@@ -16,10 +16,10 @@ from graphlint.record.events import (
     ModuleCall,
     Op,
     OptimizerStep,
-    ParameterPlaced,
     ZeroGrad,
 )
 from graphlint.record.identity import ModuleId, OptimizerId, Serial, StorageId, TensorId
+from graphlint.record.live import ParameterPlaced
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts

@@ -16,7 +16,6 @@ from graphlint.record.events import (
     Cleanup,
     GradientClip,
     OptimizerStep,
-    ParameterPlaced,
     Repeat,
     ScalerCall,
     SchedulerStep,
@@ -25,6 +24,7 @@ from graphlint.record.events import (
 )
 from graphlint.record.expectations import ExpectEnd
 from graphlint.record.identity import Serial
+from graphlint.record.live import ParameterPlaced
 
 MAX_SHAPES = 200
 """Different kinds of watched step that are stored; the steps of further kinds are only counted."""

@@ -17,7 +17,7 @@ from graphlint.capture.containers import items_of
 from graphlint.capture.recorder import Recorder
 
 _MAX_ITEMS = 64
-_SNAPSHOTS = sys.version_info < (3, 13)
+SNAPSHOTS = sys.version_info < (3, 13)
 _KEYS = frozenset({str, int})
 _NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, LRScheduler)
 TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
@@ -59,7 +59,7 @@ class NameFinder:
 
     def _look_at(self, frame: FrameType) -> None:
         optimized = bool(frame.f_code.co_flags & CO_OPTIMIZED)
-        snapshot = _SNAPSHOTS and optimized
+        snapshot = SNAPSHOTS and optimized
         if snapshot and not TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
             # The user may hold this very dict, from a call of locals(): it is neither filled nor emptied.
             return

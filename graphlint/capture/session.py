@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from graphlint.capture.census import LiveGraphCensus
 from graphlint.capture.clock import Reason, StepClock
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.evaluation import Evaluations
@@ -142,6 +143,7 @@ class Session:
         )
         self._evaluations = Evaluations(self._settled, self._evaluation_starts, self._count_operations)
         self._context = CaptureContext(self._recorder, self._clock, self._evaluations)
+        self._census = LiveGraphCensus(self._context)
         self._operations = OperationsTap(self._context, below)
         self._backward = BackwardTap(self._context, self._operations.suspend, self._operations.resume)
         self._full_taps = (
@@ -168,6 +170,7 @@ class Session:
         for tap in taps:
             tap.arm(stack)
             context.guard.arm(tap.capability)
+        context.guard.arm(self._census.capability)
         self.expectations = Expectations(context)
         context.guard.arm(self.expectations.capability)
         DistributedTap(context, self._operations.suspend, self._operations.resume).arm(stack)
@@ -273,6 +276,7 @@ class Session:
             after = self._recorder.last_serial
         later = self._end_segment(after)
         self._begin_segment(reason, after, later)
+        self._census.step_ended(self._steps)
         wanted = self.options.steps
         if wanted is not None and self._steps >= wanted:
             # A cut in hindsight has the beginning of one more step, which would count as one.
@@ -350,6 +354,8 @@ class Session:
 
     def record_error(self, error: BaseException) -> None:
         """Notes the exception that ended the run, with the user's frames and what the failing line named."""
+        if self._context.full and self._context.values.bad_result:
+            self._context.guard.run("gradient-values", self._context.values.tell)
         event = self._context.guard.run("operations", describe_error, error, self._recorder)
         if event is None:
             event = bare_error(error, self._recorder)

@@ -12,6 +12,7 @@ from graphlint.record.base import Event
 from graphlint.record.expectations import ExpectBegin, ExpectEnd
 from graphlint.record.faults import CaptureFault, Operand
 from graphlint.record.identity import GraphId, ModuleId, NodeId, OptimizerId, Serial, SiteId, TensorId
+from graphlint.record.live import LiveGraphs, ParameterPlaced
 from graphlint.record.modes import ModeChange
 from graphlint.record.tables import Frame
 from graphlint.record.values import BackwardValues, ValuesSeen

@@ -9,8 +9,8 @@ from typing import Any
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from graphlint.capture.context import CaptureContext
-from graphlint.record.events import ParameterPlaced
 from graphlint.record.header import Capability
+from graphlint.record.live import ParameterPlaced
 
 
 class ParametersTap:

@@ -5,7 +5,7 @@ from torch import nn
 
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
-from graphlint.record.events import ParameterPlaced
+from graphlint.record.live import ParameterPlaced
 from graphlint.record.trace import Trace
 
 

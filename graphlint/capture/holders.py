@@ -1,0 +1,258 @@
+"""Finds what the user's variables keep of autograd graphs: tensors in variables, attributes and collections.
+
+May import the rest of `capture` and torch. Variables are read as `capture.names` reads them, and nothing of
+what is found outlives the look. Types are asked, never `__class__`; no code of the user's is run.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from inspect import CO_OPTIMIZED
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from graphlint.capture.names import SNAPSHOTS, TOUCHES_SNAPSHOT
+
+MAX_LOOKED_AT = 30_000
+"""Objects that one look goes through, nearest first."""
+
+_MAX_DEPTH = 8
+_MAX_NAMESPACE = 32
+_MAX_ITEMS = 4096
+_PLAIN = frozenset(
+    {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, slice, range}
+)
+_COLLECTIONS = (list, tuple, set, frozenset, deque)
+
+
+UserCode = Callable[[CodeType], bool]
+"""Tells whether a code object is the user's own."""
+
+
+class Place:
+    """A way to a value: the frame that holds it, how it is spelled, and the collection that it lies in.
+
+    `collection` is the length of the spelling of the outermost collection on the way; None outside of one.
+    """
+
+    __slots__ = ("collection", "depth", "frame", "limit", "spelled")
+
+    def __init__(
+        self, frame: FrameType, spelled: str, depth: int, collection: int | None, limit: int | None
+    ) -> None:
+        self.frame = frame
+        self.spelled = spelled
+        self.depth = depth
+        self.collection = collection
+        self.limit = limit
+
+    def attribute(self, name: str) -> "Place":
+        """Returns the place of an attribute."""
+        return Place(self.frame, f"{self.spelled}.{name}", self.depth + 1, self.collection, self.limit)
+
+    def item(self, key: str) -> "Place":
+        """Returns the place of what a namespace has under a key."""
+        return Place(self.frame, f"{self.spelled}[{key}]", self.depth + 1, self.collection, self.limit)
+
+    def member(self, key: str, limit: int | None) -> "Place":
+        """Returns the place of what lies in a collection."""
+        begins = self.collection is None
+        collection = len(self.spelled) if begins else self.collection
+        return Place(
+            self.frame,
+            f"{self.spelled}[{key}]",
+            self.depth + 1,
+            collection,
+            limit if begins else self.limit,
+        )
+
+    @property
+    def holder(self) -> str:
+        """The outermost collection on the way, or the value itself."""
+        return self.spelled if self.collection is None else self.spelled[: self.collection]
+
+    @property
+    def inside(self) -> str:
+        """What follows the collection's own index."""
+        rest = "" if self.collection is None else self.spelled[self.collection :]
+        return rest.partition("]")[2]
+
+
+Found = tuple[torch.Tensor, Place]
+
+
+def find_graph_tensors(frames: list[FrameType], is_user_code: UserCode) -> list[Found]:
+    """Returns the tensors with a graph that the frames can reach, each once, by the shortest way."""
+    search = _Search(is_user_code)
+    for frame in frames:
+        search.add_variables(frame)
+    for frame in frames:
+        search.add_globals(frame)
+    return search.run()
+
+
+class _Search:
+    """One look, breadth first. Everything that was met is held until it ends: addresses stay unique."""
+
+    def __init__(self, is_user_code: UserCode) -> None:
+        self._is_user_code = is_user_code
+        self._waiting: deque[tuple[Any, Place]] = deque()
+        self._met: dict[int, Any] = {}
+        self._found: list[Found] = []
+
+    def add_variables(self, frame: FrameType) -> None:
+        """Adds what a function's variables hold."""
+        if frame.f_code.co_name == "<module>":
+            return
+        for name, value in _variables(frame):
+            self._add(value, Place(frame, name, 0, None, None))
+
+    def add_globals(self, frame: FrameType) -> None:
+        """Adds what the variables of a frame's file hold."""
+        variables = frame.f_globals
+        if id(variables) not in self._met:
+            self._met[id(variables)] = variables
+            for name, value in list(variables.items()):
+                if not name.startswith("__"):
+                    self._add(value, Place(frame, name, 0, None, None))
+
+    def _add(self, value: Any, place: Place) -> None:
+        if type(value) not in _PLAIN and id(value) not in self._met and len(self._met) < MAX_LOOKED_AT:
+            self._met[id(value)] = value
+            self._waiting.append((value, place))
+
+    def run(self) -> list[Found]:
+        """Returns the tensors."""
+        while self._waiting:
+            value, place = self._waiting.popleft()
+            kind = type(value)
+            if issubclass(kind, torch.Tensor):
+                self._tensor(value, place)
+            elif place.depth < _MAX_DEPTH:
+                for inner, at in self._inside(value, kind, place):
+                    self._add(inner, at)
+        return self._found
+
+    def _tensor(self, tensor: torch.Tensor, place: Place) -> None:
+        try:
+            if tensor.grad_fn is not None:
+                self._found.append((tensor, place))
+            elif isinstance(tensor, torch.nn.Parameter):
+                # Of other leaves the gradient may have no Python object yet, and is not to get one.
+                gradient = tensor.grad
+                if gradient is not None and gradient.grad_fn is not None:
+                    self._found.append((gradient, place.attribute("grad")))
+        except RuntimeError:
+            # A view whose base was changed in place has a graph that torch refuses to build.
+            return
+
+    def _inside(self, value: Any, kind: type, place: Place) -> Iterable[tuple[Any, Place]]:
+        if issubclass(kind, dict):
+            return _entries(value, place)
+        if issubclass(kind, _COLLECTIONS):
+            return _members(value, kind, place)
+        if issubclass(kind, torch.nn.Module):
+            return _parts(value, place)
+        if issubclass(kind, (FunctionType, MethodType, partial)):
+            return self._bound(value, kind, place)
+        if issubclass(kind, (type, ModuleType)):
+            return self._defined(value, place)
+        return () if issubclass(kind, torch.optim.Optimizer) else _attributes(value, kind, place)
+
+    def _bound(self, value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
+        """Yields what a function brings along: what it closes over, its defaults, its owner."""
+        if issubclass(kind, MethodType):
+            yield value.__self__, place
+            return
+        if issubclass(kind, partial):
+            for inner in (value.func, *value.args, *value.keywords.values()):
+                yield inner, place
+            return
+        if not self._is_user_code(value.__code__):
+            return
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            try:
+                yield cell.cell_contents, Place(place.frame, name, place.depth + 1, None, None)
+            except ValueError:
+                continue
+        for inner in value.__defaults__ or ():
+            yield inner, place
+
+    def _defined(self, value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+        """Yields what the user's own classes and modules define."""
+        functions = [inner for inner in vars(value).values() if type(inner) is FunctionType]
+        if any(self._is_user_code(function.__code__) for function in functions[:4]):
+            for name, inner in list(vars(value).items()):
+                if not name.startswith("__") and type(inner) is not FunctionType:
+                    yield inner, place.attribute(name)
+
+
+def _variables(frame: FrameType) -> list[tuple[str, Any]]:
+    snapshot = SNAPSHOTS and bool(frame.f_code.co_flags & CO_OPTIMIZED)
+    if snapshot and not TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
+        return []
+    variables = frame.f_locals
+    found = list(variables.items())
+    if snapshot:
+        variables.clear()
+    return found
+
+
+def _entries(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+    """Yields a dict's values: a small one with words for keys is a namespace, any other a collection."""
+    entries = list(dict.items(value))[:_MAX_ITEMS]
+    namespace = len(entries) <= _MAX_NAMESPACE and all(type(key) is str for key, _ in entries)
+    for key, inner in entries:
+        spelled = repr(key) if type(key) in {str, int} else "..."
+        yield inner, place.item(spelled) if namespace else place.member(spelled, None)
+
+
+def _members(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
+    base = next(base for base in _COLLECTIONS if issubclass(kind, base))
+    limit = value.maxlen if issubclass(kind, deque) else None
+    for index, inner in enumerate(islice(base.__iter__(value), _MAX_ITEMS)):
+        yield inner, place.member(str(index), limit)
+    length = base.__len__(value)
+    if issubclass(kind, list) and length > _MAX_ITEMS:
+        # Of a very long list the ends are looked at.
+        begin = max(_MAX_ITEMS, length - _MAX_ITEMS)
+        for index, inner in enumerate(list.__getitem__(value, slice(begin, None)), begin):
+            yield inner, place.member(str(index), limit)
+
+
+def _parts(module: torch.nn.Module, place: Place) -> Iterator[tuple[Any, Place]]:
+    held = vars(module)
+    for name in ("_parameters", "_buffers", "_modules"):
+        for key, inner in list(held.get(name, {}).items()):
+            yield inner, place.attribute(key)
+    for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+        for inner in list(held.get(name, {}).values()):
+            yield inner, place
+    for name, inner in list(held.items()):
+        if not name.startswith("_") or name not in _MODULE_OWN:
+            yield inner, place.attribute(name)
+
+
+_MODULE_OWN = frozenset(vars(torch.nn.Module()))
+
+
+def _attributes(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
+    try:
+        attributes = vars(value)
+    except TypeError:
+        attributes = {}
+    if type(attributes) is dict:
+        for name, inner in list(attributes.items()):
+            yield inner, place.attribute(name)
+    for base in kind.__mro__[:-1]:
+        if "__slots__" not in vars(base):
+            continue
+        for name, slot in list(vars(base).items()):
+            if type(slot) is MemberDescriptorType and not name.startswith("__"):
+                try:
+                    yield slot.__get__(value, kind), place.attribute(name)
+                except (AttributeError, TypeError):
+                    continue
