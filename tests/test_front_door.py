@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "networkx", "graphviz", "rich", "jinja2", "torchviz", "numpy")
+HEAVY = ("torch", "networkx", "graphviz", "rich", "jinja2", "torchviz", "numpy", "sklearn", "PIL")
 
 SCRIPT = """
 import torch

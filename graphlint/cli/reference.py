@@ -15,7 +15,7 @@ from graphlint.errors import UsageError
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell gives it for a program that SIGINT ended."""
 
-STEPS = 2000
+STEPS = 4000
 """Training steps of a run that nothing else is said of."""
 
 
