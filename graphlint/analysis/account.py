@@ -261,5 +261,9 @@ class Account:
 
 
 def _in_time(events: Iterable[AnyEvent]) -> list[AnyEvent]:
-    """Returns events in the order of their effects: a step uses the gradients as it returns."""
-    return sorted(events, key=lambda event: event.end if isinstance(event, OptimizerStep) else event.serial)
+    """Returns events in the order of their effects: a step uses what is there when its closure has run."""
+    return sorted(events, key=_moment)
+
+
+def _moment(event: AnyEvent) -> Serial:
+    return event.end if isinstance(event, OptimizerStep) and event.closure else event.serial

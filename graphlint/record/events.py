@@ -281,7 +281,7 @@ class ScalerCall(Event, frozen=True, kw_only=True, tag="scaler-call"):
 
 
 class ZeroGrad(Event, frozen=True, kw_only=True, tag="zero-grad"):
-    """`zero_grad()` of an optimizer or a module, or `.grad` set to None or zeroed by hand.
+    """`zero_grad()` of an optimizer or a module, or `.grad` set to None or zeroed by hand or by a step.
 
     `cleared` are the parameters that held a gradient; `already_clear` counts those that held none.
     """

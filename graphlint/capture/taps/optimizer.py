@@ -19,15 +19,18 @@ from graphlint.capture.registry import version_of
 from graphlint.capture.stop import StopRun
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import unrecorded_region
-from graphlint.record.events import Change, OptimizerStep
+from graphlint.record.events import Change, OptimizerStep, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import OptimizerId, Serial, SiteId, TensorId
 
 
 class _Stepping:
-    """A step on its way: versions before it, by position in the groups, and the name of torch's block."""
+    """A step on its way: versions before it, by position in the groups, and the name of torch's block.
 
-    __slots__ = ("block", "closure", "gradients", "optimizer", "serial", "site", "versions")
+    `held` are the versions of the gradients before it, None where there is none; empty where not looked at.
+    """
+
+    __slots__ = ("block", "closure", "gradients", "held", "optimizer", "serial", "site", "versions")
 
     def __init__(self, optimizer: OptimizerId, serial: Serial, site: SiteId | None, *, closure: bool) -> None:
         self.block = ""
@@ -36,6 +39,7 @@ class _Stepping:
         self.site = site
         self.closure = closure
         self.versions: list[int] = []
+        self.held: list[int | None] = []
         self.gradients: _Gradients | None = None
 
 
@@ -151,6 +155,8 @@ class OptimizerTap:
         self._running.append(stepping)
         if not closure:
             self._look_at_gradients(stepping, optimizer)
+            if self._context.full:
+                stepping.held = [_gradient_version(parameter) for parameter in _parameters(optimizer)]
             self._suspend()
 
     def _look_at_gradients(self, stepping: _Stepping, optimizer: torch.optim.Optimizer) -> None:
@@ -199,13 +205,14 @@ class OptimizerTap:
             self._look_at_gradients(stepping, optimizer)
         gradients = stepping.gradients or _Gradients((), ())
         changed, without, unchanged = [], [], []
+        removed, zeroed = self._cleared(stepping, optimizer)
         silent = any(group.get("fused") for group in optimizer.param_groups)
         for parameter, before in zip(_parameters(optimizer), stepping.versions, strict=False):
             number = self._recorder.tensor(parameter)
             after = version_of(parameter)
             if after != before or (silent and parameter.grad is not None):
                 changed.append(Change(number, before, after))
-            if parameter.grad is None:
+            if parameter.grad is None and number not in removed:
                 without.append(number)
             elif after == before and not silent:
                 unchanged.append(number)
@@ -226,9 +233,41 @@ class OptimizerTap:
                 end=end,
             )
         )
+        for cleared, to_none in ((removed, True), (zeroed, False)):
+            if cleared:
+                serial = self._recorder.next_serial()
+                self._recorder.emit(
+                    ZeroGrad(
+                        serial=serial,
+                        site=stepping.site,
+                        optimizer=stepping.optimizer,
+                        cleared=cleared,
+                        set_to_none=to_none,
+                    )
+                )
         if error is None:
             self._context.clock.optimizer_ended(stepping.optimizer, end)
+
+    def _cleared(
+        self, stepping: _Stepping, optimizer: torch.optim.Optimizer
+    ) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
+        """Returns whose gradients the step itself took away, and whose it set to zero."""
+        removed, zeroed = [], []
+        for parameter, before in zip(_parameters(optimizer), stepping.held, strict=False):
+            gradient = parameter.grad
+            if before is None or before == _gradient_version(parameter):
+                continue
+            if gradient is None:
+                removed.append(self._recorder.tensor(parameter))
+            elif extent_of(gradient) == "zero":
+                zeroed.append(self._recorder.tensor(parameter))
+        return tuple(removed), tuple(zeroed)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _gradient_version(parameter: torch.Tensor) -> int | None:
+    gradient = parameter.grad
+    return None if gradient is None else version_of(gradient)

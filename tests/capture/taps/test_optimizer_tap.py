@@ -6,7 +6,7 @@ from torch import nn
 
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
-from graphlint.record.events import Op, OptimizerStep
+from graphlint.record.events import Op, OptimizerStep, ZeroGrad
 
 
 class Failing(torch.optim.SGD):
@@ -57,6 +57,31 @@ def test_a_fused_step_is_believed(record, events) -> None:
 
     (event,) = events(record(work, "watch"), OptimizerStep)
     assert [change.tensor for change in event.changed] == [0]
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_step_that_clears_the_gradients_itself(record, events, to_none) -> None:
+    class Clearing(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            del closure
+            for weight in self.param_groups[0]["params"]:
+                weight.sub_(weight.grad)
+            cleared.grad.zero_()
+            if to_none:
+                cleared.grad = None
+
+    cleared, kept = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+    def work() -> None:
+        optimizer = Clearing([cleared, kept], 0.1)
+        (cleared + kept).sum().backward()
+        optimizer.step()
+
+    trace = record(work)
+    (step,), (zero,) = events(trace, OptimizerStep), events(trace, ZeroGrad)
+    assert step.without_grad == ()
+    assert (zero.cleared, zero.set_to_none) == ((step.changed[0].tensor,), to_none)
 
 
 @pytest.mark.parametrize("times", [1, 3])
