@@ -141,13 +141,12 @@ def embedding_from(description: Description) -> TextEmbedding:
         UsageError: It is of another kind; who made it has to rebuild it.
     """
     kinds = (LatentSemanticEmbedding, HashingEmbedding)
+    asked = description.get("kind")
     for known in kinds:
-        if description["kind"] == known.KIND:
+        if asked == known.KIND:
             return known.rebuild(description)
     names = " and ".join(known.KIND for known in kinds)
-    raise UsageError(
-        f"there is no text embedding of the kind {description['kind']!r} here; those known are {names}"
-    )
+    raise UsageError(f"there is no text embedding of the kind {asked!r} here; those known are {names}")
 
 
 _WORD = r"\b\w+\b"
