@@ -1,0 +1,170 @@
+"""Values that the user's code reads from an accelerator into Python, and what waits for them.
+
+May import `record` and the rest of `analysis`. Recorded at the full level only. A copy to the host that is
+read there is a read of the device.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from graphlint.analysis.devices_roundtrips import find_detour, real_moves
+from graphlint.record.events import AnyEvent, Backward, HostRead, Op, OptimizerStep, Transfer
+from graphlint.record.identity import Serial, TensorId
+from graphlint.record.tables import Frame
+
+if TYPE_CHECKING:
+    from graphlint.analysis.facts import Facts
+
+_MUCH = 5
+"""Operations after which a read waits for more than itself; a backward or a step is always more."""
+
+_NOT_ACCELERATORS = frozenset({"", "cpu", "meta"})
+_FLOATS = ("torch.float", "torch.bfloat", "torch.double", "torch.half")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read of an accelerator's value in a training step.
+
+    Attributes:
+        event: the read.
+        frame: the user's line.
+        step: 0-based training step.
+        device: where the value lay.
+        move: the copy to the host that was read instead, where there was one.
+        waits: whether work was queued since the last read, for which this one waits.
+        tracked: whether it is a real number that depends on parameters, as losses and scores do.
+        inside: whether a forward pass had begun since the last update: more work is still to be queued.
+    """
+
+    event: HostRead
+    frame: Frame
+    step: int
+    device: str
+    move: Transfer | None
+    waits: bool
+    tracked: bool
+    inside: bool
+
+    @property
+    def line(self) -> tuple[str, int]:
+        """The file and line."""
+        return (self.frame.path, self.frame.line)
+
+
+class HostReads:
+    """The reads of a trace."""
+
+    def __init__(self, facts: "Facts") -> None:
+        self._facts = facts
+
+    @cached_property
+    def all(self) -> tuple[Read, ...]:
+        """Those that the user's code makes in training steps, in time order.
+
+        Evaluations are left out, and so is what is read after an update where no batches tell the rounds: it
+        may be once an epoch.
+        """
+        return tuple(self._find())
+
+    def every_step(self, line: tuple[str, int]) -> bool:
+        """Tells whether a line reads in each of the fully recorded steps from its first on, two at least."""
+        seen = {read.step for read in self.all if read.line == line}
+        steps = [step.number for step in self._facts.steps.all if step.level == "full"]
+        after = [number for number in steps if number >= min(seen)]
+        often = any(number + 1 in seen for number in seen)
+        # What follows an update belongs to the next step, which may have been watched only.
+        return often and (set(after) <= seen or set(after[:-1]) <= seen)
+
+    def _find(self) -> Iterator[Read]:
+        queued = 0
+        inside = False
+        for event in self._facts.trace.events:
+            if isinstance(event, HostRead):
+                move = self._copied_by(event)
+                device = event.device if move is None else move.from_device
+                if device in _NOT_ACCELERATORS:
+                    continue
+                read = self._read(event, device, move, waits=queued >= _MUCH, inside=inside)
+                queued = 0
+                if read is not None:
+                    yield read
+            else:
+                queued += self._queues(event)
+                inside = self._trains(event) or (inside and not isinstance(event, OptimizerStep))
+
+    def _trains(self, event: AnyEvent) -> bool:
+        """Tells whether an event belongs to a forward pass with gradients, or is a backward."""
+        if isinstance(event, Op) and event.grad_mode:
+            return any(use.tensor in self._facts.devices.parameters for use in event.inputs)
+        return isinstance(event, Backward)
+
+    def _queues(self, event: AnyEvent) -> int:
+        """Returns how much work an event gives an accelerator."""
+        if isinstance(event, Backward | OptimizerStep):
+            return _MUCH
+        if isinstance(event, Op) and event.outputs:
+            row = self._facts.trace.tensors.get(event.outputs[0])
+            return int(row is not None and row.device not in _NOT_ACCELERATORS)
+        return 0
+
+    def _read(
+        self, event: HostRead, device: str, move: Transfer | None, *, waits: bool, inside: bool
+    ) -> Read | None:
+        step = self._facts.steps.of(event.serial)
+        site = self._facts.trace.sites.get(event.site) if event.site is not None else None
+        if event.by_torch or step is None or step.level != "full" or site is None or not site.frames:
+            return None
+        if event.serial in self._elsewhere or not (inside or step.told):
+            return None
+        origin = event.tensor.tensor if move is None else move.source.tensor
+        learned = self._learned(origin, event.serial)
+        if not learned and self._without_gradients(origin, event.serial):
+            return None
+        tracked = learned and self._real(origin)
+        return Read(event, site.frames[0], step.number, device, move, waits, tracked, inside)
+
+    def _copied_by(self, read: HostRead) -> Transfer | None:
+        """Returns the move that brought the value that is read to the host, where nothing was done to it."""
+        if read.device not in _NOT_ACCELERATORS:
+            return None
+        made = self._facts.values.producer(read.tensor.tensor, read.serial)
+        while isinstance(made, Op) and len(made.inputs) == 1 and not made.changed:
+            # `.detach()`, `.squeeze()` and the like look at the same memory.
+            storage = self._facts.values.storage(made.inputs[0].tensor)
+            if storage is None or storage != self._facts.values.storage(read.tensor.tensor):
+                return None
+            made = self._facts.values.producer(made.inputs[0].tensor, Serial(made.serial - 1))
+        return made if isinstance(made, Transfer) and not made.noop else None
+
+    def _real(self, tensor: TensorId) -> bool:
+        row = self._facts.trace.tensors.get(tensor)
+        return row is not None and row.dtype.startswith(_FLOATS)
+
+    def _learned(self, tensor: TensorId, at: Serial) -> bool:
+        """Tells whether a value was computed with gradients from what the model learns."""
+        if self._facts.values.requires_grad(tensor, at):
+            return True
+        flow = self._facts.values.flow(tensor, at)
+        operations = (link.event for _, link in flow.links if isinstance(link.event, Op))
+        return any(op.seq[1] > op.seq[0] and any(op.output_grads) for op in operations)
+
+    def _without_gradients(self, tensor: TensorId, at: Serial) -> bool:
+        """Tells whether a value was computed while autograd was off, as in an evaluation."""
+        made = self._facts.values.producer(tensor, at)
+        return isinstance(made, Op | Transfer) and not made.grad_mode
+
+    @cached_property
+    def _elsewhere(self) -> frozenset[Serial]:
+        """Reads whose value comes back to torch: on a detour over the host, or as an argument."""
+        found: set[Serial] = set()
+        for event in self._facts.trace.events:
+            if isinstance(event, Op):
+                found.update(event.host_inputs)
+        for move in real_moves(self._facts):
+            detour = find_detour(self._facts, move)
+            if detour is not None:
+                found.update(work.serial for work in detour.works)
+        return frozenset(found)
