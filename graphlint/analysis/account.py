@@ -6,6 +6,7 @@ the account, a gradient that ought to be there is gone or the reverse, something
 record is right.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -193,7 +194,9 @@ class Account:
 
     def _closure_around(self, serial: Serial) -> OptimizerStep | None:
         """Returns the step whose closure is running: it looks at each gradient that the closure made."""
-        return next((step for step in self._closures if step.serial < serial < step.end), None)
+        place = bisect_left(self._closures, serial, key=lambda step: step.serial) - 1
+        step = self._closures[place] if place >= 0 else None
+        return step if step is not None and serial < step.end else None
 
     def _write(self, tensors: Iterable[TensorId]) -> None:
         """Somebody gave a gradient a value by hand: what it held before is not told any more."""

@@ -88,12 +88,9 @@ class Bleeds:
 
     def _steps_on(self, backward: Backward, use: Use) -> Iterator[OptimizerStep]:
         """Yields the steps of other optimizers that used a backward before this step did."""
-        for other in self._facts.ledger.uses:
-            step = other.step
+        for step in self._facts.ledger.steps_on(backward):
             if backward.end < step.serial < use.step.serial and step.optimizer != use.step.optimizer:
-                sources = (self._source(one.portion) for held in other.held.values() for one in held)
-                if any(source is backward for source in sources):
-                    yield step
+                yield step
 
     def _is_bleed(self, use: Use, foreign: Backward, other: OptimizerStep, own: Backward) -> bool:
         ledger = self._facts.ledger

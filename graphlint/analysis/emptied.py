@@ -163,17 +163,7 @@ class EmptiedGradients:
 
     def _served_others(self, backward: Backward) -> bool:
         """Tells whether a step of any optimizer used a backward."""
-        return backward.serial in self._used
-
-    @cached_property
-    def _used(self) -> frozenset[Serial]:
-        return frozenset(
-            self._ledger.outermost(one.portion.source).serial
-            for use in self._ledger.uses
-            for held in use.held.values()
-            for one in held
-            if one.portion.source is not None
-        )
+        return bool(self._ledger.steps_on(backward))
 
     @cached_property
     def _optimized(self) -> frozenset[TensorId]:
@@ -215,11 +205,13 @@ class EmptiedGradients:
 
     def _routine(self, event: ZeroGrad | Op) -> bool:
         """Tells whether the line that zeroed is also run where it takes nothing away."""
+        return event.site in self._routine_sites
+
+    @cached_property
+    def _routine_sites(self) -> frozenset[SiteId | None]:
         unused = {clearing.event.serial for clearing in self._ledger.clearings}
-        return any(
-            isinstance(other, ZeroGrad) and other.site == event.site and other.serial not in unused
-            for other in self._facts.trace.events
-        )
+        events = (event for event in self._facts.trace.events if isinstance(event, ZeroGrad))
+        return frozenset(event.site for event in events if event.serial not in unused)
 
 
 def _by_line(uses: Iterable[Use]) -> list[list[Use]]:

@@ -5,11 +5,13 @@ whoever claims that one was left alone asks `seen` first.
 """
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from graphlint.analysis.account import Account, Clearing, Portion, Use
+from graphlint.analysis.account import Account, Clearing, Held, Portion, Use
 from graphlint.record.events import (
     AnyEvent,
     Backward,
@@ -57,7 +59,26 @@ class Ledger:
 
     def of(self, optimizer: OptimizerId) -> tuple[Use, ...]:
         """Returns the steps of one optimizer."""
-        return tuple(use for use in self.uses if use.step.optimizer == optimizer)
+        return tuple(self._by_optimizer.get(optimizer, ()))
+
+    @cached_property
+    def _by_optimizer(self) -> dict[OptimizerId, list[Use]]:
+        found: dict[OptimizerId, list[Use]] = {}
+        for use in self.uses:
+            found.setdefault(use.step.optimizer, []).append(use)
+        return found
+
+    def steps_on(self, backward: Backward) -> tuple[OptimizerStep, ...]:
+        """Returns the stored steps that used what a backward, or one inside it, had added; in time order."""
+        return tuple(self._steps_on.get(backward.serial, ()))
+
+    @cached_property
+    def _steps_on(self) -> dict[Serial, list[OptimizerStep]]:
+        found: dict[Serial, dict[Serial, OptimizerStep]] = {}
+        for use in self.uses:
+            for source in {s.serial: s for held in use.held.values() for s in _sources(held)}.values():
+                found.setdefault(self.outermost(source).serial, {})[use.step.serial] = use.step
+        return {serial: list(steps.values()) for serial, steps in found.items()}
 
     def sightings(self, step: OptimizerStep) -> int:
         """Returns how often a step was taken, the folded ones included."""
@@ -72,7 +93,17 @@ class Ledger:
 
     def inside_backward(self, serial: Serial) -> bool:
         """Tells whether something happened while a backward ran: a hook did it."""
-        return any(b.serial < serial < b.end for b in self._facts.graphs.backwards)
+        place = bisect_left(self._serials, serial) - 1
+        return place >= 0 and serial < self._latest_ends[place]
+
+    @cached_property
+    def _serials(self) -> list[Serial]:
+        return [backward.serial for backward in self._facts.graphs.backwards]
+
+    @cached_property
+    def _latest_ends(self) -> list[Serial]:
+        """For each backward, the latest end of any up to it: hooks may run backwards inside backwards."""
+        return list(accumulate((backward.end for backward in self._facts.graphs.backwards), max))
 
     def seen(self, after: Serial, before: Serial) -> bool:
         """Tells whether everything between two serials was recorded in full."""
@@ -131,10 +162,11 @@ class Ledger:
     def _copied(self, event: AnyEvent) -> Iterator[TensorId]:
         match event:
             case Op():
-                largest = max((self._size(tensor) for tensor in event.outputs), default=0)
                 for use in event.inputs:
+                    owners = self._account.owners(use.tensor)
+                    largest = max((self._size(t) for t in event.outputs), default=0) if owners else 0
                     if 1 < self._elements(use.tensor) <= largest:
-                        yield from self._account.owners(use.tensor)
+                        yield from owners
             case Transfer(noop=False):
                 yield from self._account.owners(event.source.tensor)
             case HostRead(method="numpy" | "tolist"):
@@ -152,3 +184,7 @@ class Ledger:
     def _elements(self, tensor: TensorId) -> int:
         row = self._facts.trace.tensors.get(tensor)
         return math.prod(row.shape) if row is not None else 0
+
+
+def _sources(held: Iterable[Held]) -> Iterator[Backward]:
+    return (one.portion.source for one in held if one.portion.source is not None)

@@ -6,6 +6,7 @@ so that clearing by hand would have been seen.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphlint.analysis.account import Held, Use
@@ -83,13 +84,14 @@ class ReusedGradients:
         hooked = self._facts.ledger.inside_backward
         if first is None or hooked(use.step.serial) or hooked(earlier_step.serial):
             return None
-        if not self._facts.ledger.seen(earlier_step.serial, use.step.end) or self._may_be_unseen():
+        if not self._facts.ledger.seen(earlier_step.serial, use.step.end) or self._may_be_unseen:
             return None
         outer = self._facts.ledger.outermost
         return Reused(use, tuple(stale), earlier_step, outer(first), outer(added))
 
+    @cached_property
     def _may_be_unseen(self) -> bool:
-        """Tells whether gradients are zeroed by hand in this run, of which not everything was seen."""
+        """Whether gradients are zeroed by hand in this run, of which not everything was seen."""
         end = self._facts.trace.end
         if end is None or not end.unseen:
             return False

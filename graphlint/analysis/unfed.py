@@ -5,6 +5,8 @@ all of them, a scheduler that wants a step before its own. Told is where a loss 
 never differentiated, and where a step is taken twice on one gradient, each time anew.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -119,9 +121,7 @@ class UnfedSteps:
     def _without_backward(self, use: Use) -> Unfed | None:
         parameters = self._parameters(use)
         after = self._since(use)
-        for op in reversed(self._ops):
-            if not after < op.serial < use.step.end:
-                continue
+        for op in self._between(after, use.step.end):
             for tensor, grad in zip(op.outputs, op.output_grads, strict=False):
                 row = self._facts.trace.tensors.get(tensor)
                 single = row is not None and all(size == 1 for size in row.shape)
@@ -160,6 +160,12 @@ class UnfedSteps:
         """All that a backward was called on."""
         return frozenset(root for backward in self._facts.graphs.backwards for root in backward.roots)
 
+    def _between(self, after: Serial, before: Serial) -> Iterator[Op]:
+        """Yields the operations between two serials that built a graph, the last first."""
+        last = bisect_left(self._ops, before, key=lambda op: op.serial)
+        first = bisect_left(self._ops, after, key=lambda op: op.serial)
+        yield from reversed(self._ops[first:last])
+
     @cached_property
     def _ops(self) -> tuple[Op, ...]:
         """The operations that built a graph, in time order."""
@@ -174,9 +180,8 @@ class UnfedSteps:
         if any(after < backward.serial < use.step.end for backward in self._facts.graphs.backwards):
             return None
         parameters = self._parameters(use)
-        for op in reversed(self._ops):
-            built = after < op.serial < use.step.end and op.seq[1] > op.seq[0]
-            if built and any(read.tensor in parameters for read in op.inputs):
+        for op in self._between(after, use.step.end):
+            if op.seq[1] > op.seq[0] and any(read.tensor in parameters for read in op.inputs):
                 return Unfed("graph", use, parameters, self._stale(use), made=op)
         return None
 
@@ -190,10 +195,20 @@ class UnfedSteps:
         if use.previous is None or not sources or len(sources) < len(held):
             return None
         mine = all(any(step.optimizer == use.step.optimizer for step in one.before) for one in held)
-        if not mine:
+        if not mine or self._written(parameters, use.previous.end, use.step.serial):
             return None
         last = max(sources, key=lambda source: source.serial)
         return Unfed("again", use, parameters, stale=True, filled=self._ledger.outermost(last))
+
+    def _written(self, parameters: tuple[TensorId, ...], after: Serial, before: Serial) -> bool:
+        """Tells whether the parameters were set back by hand meanwhile: a step that is tried again."""
+        storages = {self._facts.values.storage(tensor) for tensor in parameters} - {None}
+        return any(
+            isinstance(change, Op)
+            for storage in storages
+            if storage is not None
+            for change in self._facts.values.changes(storage, after, before)
+        )
 
     def _seen(self, use: Use) -> bool:
         """Tells whether everything since the last step was recorded in full."""

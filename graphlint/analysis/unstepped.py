@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from graphlint.record.events import Backward, Op, ScalerCall, SchedulerStep, ZeroGrad
+from graphlint.record.events import (
+    Backward,
+    GradientClip,
+    GradRead,
+    Op,
+    ScalerCall,
+    SchedulerStep,
+    ZeroGrad,
+)
 from graphlint.record.identity import OptimizerId, SiteId, TensorId
 
 if TYPE_CHECKING:
@@ -87,7 +95,7 @@ class UnsteppedOptimizers:
         reached = tuple(t for t in parameters if any(t in backward.reached for backward in fills))
         if not reached or self._count(fills) < _TWICE or any(self._changes(t) for t in reached):
             return None
-        if any(facts.ledger.ever_taken(tensor) for tensor in reached):
+        if not self._read_by_hand.isdisjoint(reached):
             return None
         own = [backward for backward in fills if not self._used_by_others(backward)]
         zero = self._zeroing(optimizer, set(reached), whoever=bool(own))
@@ -97,6 +105,13 @@ class UnsteppedOptimizers:
             return None
         backwards = tuple(facts.ledger.outermost(backward) for backward in own or fills)
         return Unstepped(optimizer, tuple(sorted(reached)), backwards, bool(own), zero)
+
+    @cached_property
+    def _read_by_hand(self) -> frozenset[TensorId]:
+        """The tensors whose gradient the user's code looks at, but for clipping it."""
+        events = self._facts.trace.events
+        clips = {event.site for event in events if isinstance(event, GradientClip)}
+        return frozenset(e.tensor for e in events if isinstance(e, GradRead) and e.site not in clips)
 
     def _count(self, backwards: list[Backward]) -> int:
         """Returns how often backwards were run, the folded ones included."""
@@ -115,19 +130,7 @@ class UnsteppedOptimizers:
         return any(event.serial > first.serial for event in (*writes, *made))
 
     def _used_by_others(self, backward: Backward) -> bool:
-        outer = self._facts.ledger.outermost(backward)
-        return outer.serial in self._used
-
-    @cached_property
-    def _used(self) -> frozenset[int]:
-        ledger = self._facts.ledger
-        return frozenset(
-            ledger.outermost(one.portion.source).serial
-            for use in ledger.uses
-            for held in use.held.values()
-            for one in held
-            if one.portion.source is not None
-        )
+        return bool(self._facts.ledger.steps_on(self._facts.ledger.outermost(backward)))
 
     @cached_property
     def _optimized(self) -> frozenset[TensorId]:

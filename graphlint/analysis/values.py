@@ -217,7 +217,7 @@ class Values:
     def _requires_grad(self, tensor: TensorId, at: Serial) -> bool:
         row = self._trace.tensors.get(tensor)
         uses = self._uses.get(tensor, [])
-        place = bisect_right([serial for serial, _ in uses], at) - 1
+        place = bisect_right(uses, at, key=lambda use: use[0]) - 1
         if place >= 0:
             return uses[place][1]
         return row.requires_grad if row is not None else False
