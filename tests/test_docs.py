@@ -23,6 +23,7 @@ import pytest
 
 import graphlint
 from graphlint.cli.main import cli
+from graphlint.lint.config import KEYS
 from graphlint.lint.discovery import rule_files
 from graphlint.report.drawing.palette import MARKS
 from graphlint.report.json import schema
@@ -268,6 +269,10 @@ def test_guide_has_every_option_and_no_other(name):
 def test_guide_has_every_field_of_the_report(kind):
     text = section(GUIDE / "json.md", kind)
     assert first_cells(text) == list(schema()["$defs"][kind]["properties"])
+
+
+def test_guide_has_every_key_of_the_config():
+    assert first_cells(section(GUIDE / "suppressing.md", "The config file")) == list(KEYS)
 
 
 def test_guide_has_every_argument_of_audit():

@@ -5,6 +5,7 @@ import click
 from graphlint.cli import options as shared
 from graphlint.errors import UsageError
 from graphlint.lint.discovery import SECTIONS, RuleFile, rule_files
+from graphlint.lint.intent import HEADING, how_to_declare
 from graphlint.lint.verdict import OK
 
 
@@ -16,9 +17,9 @@ def explain(*, code: str) -> int:
     rule = file.rule
     title = f"{rule.code} {rule.name} ({rule.severity}, since {rule.since})"
     click.echo(click.style(title, bold=True) + "\n")
-    for line in file.page.splitlines():
+    for line in [*file.page.splitlines(), "", f"## {HEADING}", "", *how_to_declare(rule).splitlines()]:
         heading = line.strip().removeprefix("## ")
-        click.echo(click.style(heading, bold=True) if heading in SECTIONS else line)
+        click.echo(click.style(heading, bold=True) if heading in {*SECTIONS, HEADING} else line)
     return OK
 
 

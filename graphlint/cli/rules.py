@@ -22,7 +22,11 @@ class _Row(msgspec.Struct, frozen=True):
 @click.command(context_settings=dict(shared.CONTEXT), short_help="List the rules.")
 @click.option("--format", "format_", type=click.Choice(shared.FORMATS), default="text", help="Default: text.")
 def rules(*, format_: str) -> int:
-    """Lists the rules: code, name, severity, and what each one proves."""
+    """Lists the rules: code, name, severity, and what each one proves.
+
+    `graphlint explain CODE` prints a rule's page, and how to declare a fault as meant: by a comment
+    `# graphlint: ignore[CODE] reason`, in code with graphlint.expect, or in pyproject.toml.
+    """
     rows = [_row(file) for file in rule_files()]
     if format_ == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
