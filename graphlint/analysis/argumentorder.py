@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Origin = tuple[str | int, ...]
 
 _MOST_HOPS = 64
+_MOST_CALLS = 8
+_FEWEST = 2  # arguments that can change places
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +124,18 @@ class ArgumentOrder:
 
     @cached_property
     def _by_module(self) -> dict[ModuleId, list[ModuleCall]]:
-        """The calls of each module: of each line, the first that trains and the first that doesn't."""
-        kept: dict[tuple[ModuleId, Frame, bool], ModuleCall] = {}
+        """The calls of each module: of each line, some that train and some that don't."""
+        kept: dict[tuple[ModuleId, Frame, bool], list[ModuleCall]] = {}
         for call in self._calls.all:
             frame = self._facts.graphs.frame(call.site)
-            if frame is not None and call.error is None and len(call.arguments) == len(call.inputs):
-                kept.setdefault((call.module, frame, self._backward(call) is not None), call)
+            if frame is None or call.error is not None or len(set(call.arguments)) < _FEWEST:
+                continue
+            same = kept.setdefault((call.module, frame, self._backward(call) is not None), [])
+            if len(same) < _MOST_CALLS and len(call.arguments) == len(call.inputs):
+                same.append(call)
         found: dict[ModuleId, list[ModuleCall]] = {}
-        for (module, _, _), call in kept.items():
-            found.setdefault(module, []).append(call)
+        for (module, _, _), calls in kept.items():
+            found.setdefault(module, []).extend(calls)
         return found
 
     def _between_training_and_evaluation(self, calls: list[ModuleCall]) -> Iterator[Exchange]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphlint.analysis.modelcalls import function
 from graphlint.record.events import Backward, HostRead, ModuleCall, Op
-from graphlint.record.identity import TensorId
+from graphlint.record.identity import Serial, TensorId
 from graphlint.record.modes import ModeChange
 
 if TYPE_CHECKING:
@@ -167,12 +167,16 @@ class ModeFaults:
         if site is None or not site.direct:
             return True
         for other in self._calls.outermost:
-            if other is not call and other.module == call.module and other.inputs == call.inputs:
+            again = other is not call and other.module == call.module and other.inputs == call.inputs
+            if again and not self._stepped_between(*sorted((call.serial, other.serial))):
                 return True
         turned = self._calls.mode_set(call.module, call.serial)
         frame = self._facts.graphs.frame(turned.site) if turned is not None and turned.training else None
         chain = {function(above) for above in site.frames}
         return frame is not None and function(frame) in chain - self._calls.trained_functions
+
+    def _stepped_between(self, start: Serial, end: Serial) -> bool:
+        return any(start < step.serial < end for step in self._facts.gradients.all_steps)
 
     def _measured(self, call: ModuleCall) -> HostRead | None:
         """Returns where a measure of a call's results is read: against its own batch, or a loss of it."""

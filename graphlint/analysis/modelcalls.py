@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
 _MOST_TENSORS = 20_000
+_MOST_SOURCES = 200
 Function = tuple[str, int]
 
 
@@ -63,6 +64,11 @@ class ModelCalls:
         """Returns the first backward that filled gradients through what an outermost call built."""
         return self._trained.get(call.serial)
 
+    @cached_property
+    def trained_modules(self) -> frozenset[ModuleId]:
+        """The modules that were called from outside of any other, and trained by it."""
+        return frozenset(call.module for call in self.outermost if self.trained(call) is not None)
+
     def serves(self, call: ModuleCall) -> bool:
         """Tells whether values of a call's results were used for a loss, or kept in a model."""
         return not self.downstream(call).isdisjoint(self._used_in_training)
@@ -104,22 +110,25 @@ class ModelCalls:
 
     def nodes(self, call: ModuleCall) -> tuple[int, int]:
         """Returns how many nodes a call built, and the bytes of what their operations returned."""
-        inside = {inner.serial for inner in self.inside(call)}
         nodes = size = 0
-        for event in self._building:
-            if event.call in inside:
-                nodes += event.seq[1] - event.seq[0]
-                results = event.outputs if isinstance(event, Op) else (event.result,)
-                rows = (self._facts.trace.tensors.get(tensor) for tensor in results)
-                size += sum(row.bytes for row in rows if row is not None)
+        for event in (event for inner in self.inside(call) for event in self._building.get(inner.serial, ())):
+            nodes += event.seq[1] - event.seq[0]
+            results = event.outputs if isinstance(event, Op) else (event.result,)
+            rows = (self._facts.trace.tensors.get(tensor) for tensor in results)
+            size += sum(row.bytes for row in rows if row is not None)
         return nodes, size
 
     def draw(self, call: ModuleCall) -> BatchDraw | None:
         """Returns the batch that a call's arguments are, or were computed from."""
-        for tensor in call.inputs:
-            for source in sorted(self._facts.values.flow(tensor, call.serial).tensors):
-                if source in self._draws:
-                    return self._draws[source]
+        waiting, seen = list(call.inputs), set(call.inputs)
+        while waiting and len(seen) < _MOST_SOURCES:
+            tensor = waiting.pop(0)
+            if tensor in self._draws:
+                return self._draws[tensor]
+            for maker in self._facts.values.makers(tensor):
+                new = {source.tensor for source in self._facts.values.sources(maker)} - seen
+                waiting.extend(sorted(new))
+                seen |= new
         return None
 
     @cached_property
@@ -230,9 +239,13 @@ class ModelCalls:
         return found
 
     @cached_property
-    def _building(self) -> tuple[Op | Transfer, ...]:
-        events = (event for event in self._facts.trace.events if isinstance(event, Op | Transfer))
-        return tuple(event for event in events if event.seq[1] > event.seq[0])
+    def _building(self) -> dict[Serial, list[Op | Transfer]]:
+        """The operations that built nodes, by the module call in which they did."""
+        found: dict[Serial, list[Op | Transfer]] = {}
+        for event in self._facts.trace.events:
+            if isinstance(event, Op | Transfer) and event.seq[1] > event.seq[0] and event.call is not None:
+                found.setdefault(event.call, []).append(event)
+        return found
 
     @cached_property
     def _draws(self) -> dict[TensorId, BatchDraw]:

@@ -84,9 +84,7 @@ def _evaluates(facts: Facts, call: ModuleCall) -> bool:
     read = any(True for _ in calls.reads(call))
     if not call.training:
         return read or held_out
-    trained = any(
-        other.module == call.module and calls.trained(other) is not None for other in calls.outermost
-    )
+    trained = call.module in calls.trained_modules
     return read and held_out and trained and bool(calls.trained_loaders)
 
 

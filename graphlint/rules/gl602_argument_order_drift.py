@@ -134,8 +134,8 @@ def _swapped(facts: Facts, swapped: SwappedLoss, frame: Frame) -> Occurrence:
         labels.append(label(trained, "the gradient flows into the target"))
     return Occurrence(
         message=(
-            f"`{name}` is given {given} as its prediction and {target} as its target: the gradient flows into "
-            "the target, and the prediction is data. What is minimised is not the loss that the name says."
+            f"`{name}` is given {given} as its prediction and {target} as its target: the gradient flows "
+            "into the target, and the prediction is data. What is minimised is not the loss of that name."
         ),
         labels=distinct(labels),
         fix=f"pass the prediction first: {target}, then {given}.",
