@@ -308,10 +308,10 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Linear(8, 3).to("cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+images, labels = torch.randn(3, 4, 8), torch.randint(0, 3, (3, 4))
 seen = []
 
-for step in range(3):
-    x, y = torch.randn(4, 8), torch.randint(0, 3, (4,))
+for x, y in zip(images, labels):
     x, y = x.to("cuda"), y.to("cuda")
     logits = model(x)
     loss = nn.functional.cross_entropy(logits, y)

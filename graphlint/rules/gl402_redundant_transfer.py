@@ -260,7 +260,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 for step in range(4):
     model.to("cuda")  # <- GL402
-    x = torch.randn(4, 8).to("cuda")
+    x = torch.randn(4, 8, device="cuda")
     loss = model(x).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -297,7 +297,7 @@ model = nn.Linear(8, 1).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 for step in range(3):
-    x = torch.randn(4, 8).to(device)
+    x = torch.randn(4, 8, device=device)
     predictions = model(x).to(device)
     loss = predictions.square().mean().to(device)
     optimizer.zero_grad()

@@ -268,7 +268,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 class_weights = torch.tensor([0.2, 0.3, 0.5])
 
 for step in range(3):
-    x, y = torch.randn(4, 8).to("cuda"), torch.randint(0, 3, (4,)).to("cuda")
+    x, y = torch.randn(4, 8, device="cuda"), torch.randint(0, 3, (4,), device="cuda")
     weights = class_weights.to("cuda")  # <- GL403
     loss = nn.functional.cross_entropy(model(x), y, weight=weights)
     optimizer.zero_grad()

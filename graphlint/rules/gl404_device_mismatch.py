@@ -216,9 +216,9 @@ torch.manual_seed(0)
 model = nn.Linear(8, 3).to("cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.CrossEntropyLoss()
+images, labels = torch.randn(3, 4, 8), torch.randint(0, 3, (3, 4))
 
-for step in range(3):
-    x, y = torch.randn(4, 8), torch.randint(0, 3, (4,))
+for x, y in zip(images, labels):
     loss = criterion(model(x.to("cuda")), y.to("cuda")) * torch.tensor(0.5)
     optimizer.zero_grad()
     loss.backward()

@@ -30,7 +30,7 @@ RIGHT = {
     "a pipeline over two devices": """
 first, last = nn.Linear(8, 8).to("cuda:0"), nn.Linear(8, 3).to("cuda:1")
 for step in range(3):
-    hidden = first(torch.randn(4, 8).to("cuda:0"))
+    hidden = first(torch.randn(4, 8, device="cuda:0"))
     out = last(hidden.to("cuda:1"))
     update(F.cross_entropy(out, torch.randint(0, 3, (4,)).to(out.device)))
 """,
@@ -104,14 +104,14 @@ class Guarded(nn.Module):
         return (x * mask).to(x.device)
 guarded = Guarded()
 for step in range(3):
-    x = torch.randn(4, 8).to("cuda")
+    x = torch.randn(4, 8, device="cuda")
     update(guarded(x, (x[:, :3] > 0).float()).square().mean())
 """,
     "clipping and scaling": """
 scaler = torch.amp.GradScaler("cuda")
 for step in range(3):
     optimizer.zero_grad()
-    scaler.scale(model(torch.randn(4, 8).to("cuda")).square().mean()).backward()
+    scaler.scale(model(torch.randn(4, 8, device="cuda")).square().mean()).backward()
     scaler.unscale_(optimizer)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     scaler.step(optimizer)
@@ -223,7 +223,7 @@ for step in range(3):
         """
 weights = torch.tensor([0.2, 0.3, 0.5])
 for step in range(3):
-    x, y = torch.randn(4, 8).to("cuda"), torch.randint(0, 3, (4,)).to("cuda")
+    x, y = torch.randn(4, 8, device="cuda"), torch.randint(0, 3, (4,), device="cuda")
     update(F.cross_entropy(model(x), y, weight=weights.to("cuda")))
 """,
         ("GL403", 5, "move `weights = weights.to('cuda:0')` once before the loop"),
@@ -276,7 +276,7 @@ for step in range(3):
         """
 criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]))
 for step in range(3):
-    x, y = torch.randn(4, 8).cuda(), torch.randint(0, 3, (4,)).cuda()
+    x, y = torch.randn(4, 8, device="cuda"), torch.randint(0, 3, (4,), device="cuda")
     update(criterion(model(x), y))
 """,
         ("GL404", 5, "move `criterion` to cuda:0 as well: `.to('cuda:0')`."),
@@ -294,7 +294,7 @@ for step in range(3):
         """
 last = nn.Linear(3, 3).to("cuda:1")
 for step in range(3):
-    x, y = torch.randn(4, 8).to("cuda:0"), torch.randint(0, 3, (4,)).to("cuda:0")
+    x, y = torch.randn(4, 8, device="cuda:0"), torch.tensor([0, 1, 2, 0]).to("cuda:0")
     update(F.cross_entropy(last(model(x).to("cuda:1")), y))
 """,
         ("GL404", 5, "put `y` on cuda:1 instead: `.to('cuda:1')` on line 15."),
