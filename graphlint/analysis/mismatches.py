@@ -3,7 +3,7 @@
 May import `record` and the rest of `analysis`. Only losses that autograd recorded count.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,7 +18,7 @@ Case = Literal["twice", "harmless", "probability", "raw", "range"]
 
 _LOGITS = "takes logits"
 _LOGS = "takes logarithms of probabilities"
-_WANTS: dict[str, tuple[str, dict[Scale, Case]]] = {
+_WANTS: Mapping[str, tuple[str, Mapping[Scale, Case]]] = {
     "cross_entropy": (_LOGITS, {"probability": "twice", "log-probability": "harmless"}),
     "binary_cross_entropy_with_logits": (_LOGITS, {"probability": "twice"}),
     "multilabel_soft_margin_loss": (_LOGITS, {"probability": "twice"}),

@@ -4,6 +4,7 @@ May import `record` and `analysis.values` only. Told by the operation that made 
 views and whatever else leaves the numbers as they are.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 Scale = Literal["probability", "log-probability", "raw"]
 
-_MADE: dict[str, Scale] = {
+_MADE: Mapping[str, Scale] = {
     **dict.fromkeys(("softmax", "softmin", "gumbel_softmax", "sigmoid", "sigmoid_", "expit"), "probability"),
     **dict.fromkeys(("log_softmax", "logsigmoid"), "log-probability"),
     **dict.fromkeys(("linear", "bilinear", "addmm", "matmul", "mm", "relu", "leaky_relu", "tanh"), "raw"),

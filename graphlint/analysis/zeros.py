@@ -5,7 +5,7 @@ graph on which a gradient became zero: one that cancels out, as the last bias of
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
     ("norm", "NativeLayerNorm NativeGroupNorm NativeBatchNorm CudnnBatchNorm FusedRmsNorm"),
     ("factor", "Mul Mm Addmm Bmm Baddbmm Mv Dot Convolution"),
 )
-_KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS for name in names.split()}
+_KIND_OF: Mapping[str, Kind] = {name: kind for kind, names in _KINDS for name in names.split()}
 _BACKWARD = re.compile(r"Backward\d*$")
 
 _TO_THE_LOSS = frozenset(

@@ -26,9 +26,10 @@ _KEPT = 3
 class Looked:
     """What was seen of a backward before the engine runs, and the hooks that see the rest."""
 
-    __slots__ = ("bad_leaves", "before", "probe", "root", "saved")
+    __slots__ = ("bad_leaves", "before", "probe", "root", "saved", "site")
 
-    def __init__(self) -> None:
+    def __init__(self, site: SiteId | None) -> None:
+        self.site = site
         self.probe: Probe | None = None
         self.root: Literal["nan", "inf"] | None = None
         self.before: tuple[float, ...] = ()
@@ -50,9 +51,9 @@ class BackwardLooks:
 
     def before(self, site: SiteId | None, walk: Walk, roots: list[Any]) -> Looked:
         """Looks at the root, and puts hooks on the nodes where the level is full."""
-        looked = Looked()
+        looked = Looked(site)
         if len(roots) == 1:
-            self._root(looked, site, walk, roots[0])
+            self._root(looked, walk, roots[0])
         if self._context.full:
             watch = self._context.values
             every_node = watch.bad_result or bool(watch.zero_gradients) or looked.root is not None
@@ -60,12 +61,13 @@ class BackwardLooks:
             looked.probe.arm(walk)
         return looked
 
-    def _root(self, looked: Looked, site: SiteId | None, walk: Walk, root: Any) -> None:
+    def _root(self, looked: Looked, walk: Walk, root: Any) -> None:
         full = self._context.full
         if not is_plain(root) or root.numel() != 1 or not (full or root.is_cpu):
             return
         value = root.item()
-        known = self._values.setdefault(site, [])
+        known = self._values.setdefault(looked.site, [])
+        self._context.values.losses = known
         if isinstance(value, complex) or math.isfinite(value):
             known.append(abs(value) if isinstance(value, complex) else value)
             del known[1:-_KEPT]
@@ -83,7 +85,10 @@ class BackwardLooks:
         """Takes the hooks off and returns what there is to tell; None when nothing is."""
         turns = looked.probe.remove() if looked.probe is not None else ()
         probed = looked.probe is not None and looked.probe.every_node
-        if self._context.full and (looked.root is not None or any(turn.to != "zero" for turn in turns)):
+        spoiled = any(turn.to != "zero" for turn in turns)
+        if spoiled:
+            looked.before = tuple(self._values.get(looked.site, ()))
+        if self._context.full and (looked.root is not None or spoiled):
             self._context.values.tell()
         values = BackwardValues(
             root=looked.root,

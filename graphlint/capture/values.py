@@ -55,6 +55,7 @@ class ValueWatch:
         bad_result: a result of this step was a NaN or an infinity.
         zero_gradients: the optimizers whose last step was given gradients of zeros alone, among others: where
             they come from is worth looking for.
+        losses: the finite values of the loss that was differentiated last: the first, then the last few.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -63,6 +64,7 @@ class ValueWatch:
         self._kinds: dict[Any, int] = {}
         self._told = 0
         self.bad_result = False
+        self.losses: Sequence[float] = ()
         self.zero_gradients: set[OptimizerId] = set()
 
     def new_step(self) -> None:

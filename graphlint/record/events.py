@@ -208,7 +208,8 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
 
     `gradients_checked` tells that the gradients' values were looked at as it was called: `zero_gradients` are
     then the parameters whose gradient was exactly zero everywhere, `bad_gradients` those whose gradient held
-    a NaN or an infinity; none where a gradient scaler has the fused step leave such gradients out.
+    a NaN or an infinity; none where a gradient scaler has the fused step leave such gradients out. `losses`,
+    told with these, is what the latest loss was at its backwards: the first, then the last few.
     """
 
     optimizer: OptimizerId
@@ -219,6 +220,7 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     gradients_checked: bool = False
     zero_gradients: tuple[TensorId, ...] = ()
     bad_gradients: tuple[TensorId, ...] = ()
+    losses: tuple[float, ...] = ()
     error: str | None = None
     end: Serial
 

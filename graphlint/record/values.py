@@ -32,7 +32,8 @@ class BackwardValues(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     Attributes:
         root: whether the one number that it was called on was a NaN or an infinity.
         before: that number at earlier backwards of the same line, the finite ones: the first of all, then the
-            last few, oldest first. Told with `root`.
+            last few, oldest first. Told with `root` and with turns to NaN or infinity (the last one is then
+            this backward's own).
         bad_leaves: the leaves below it that held a NaN or an infinity themselves. Told with `root`.
         turns: where gradients became zero, NaN or infinite (full level).
         probed: whether all nodes were looked at for that, or only those of kinds that make NaN and

@@ -258,15 +258,15 @@ class BackwardTap:
     def _after(self, started: _Started | None, result: Any, error: BaseException | None) -> None:
         if started is None:
             return
+        values = None
+        if started.looked is not None:
+            values = self._context.guard.run("gradient-values", self._looks.after, started.looked)
         serial = self._recorder.next_serial()
         started.stamp.freed = error is None and not started.retain_graph
         if started.create_graph and self._context.full:
             # What the engine builds in threads of its own, on other devices, has numbers of theirs.
             end = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
             self._context.log.add_span(started.seq, end, started.serial, started.site)
-        values = None
-        if started.looked is not None:
-            values = self._context.guard.run("gradient-values", self._looks.after, started.looked)
         outputs = find_tensors(result) if self._context.full and started.call == "autograd.grad" else ()
         self._recorder.emit(
             Backward(

@@ -229,6 +229,7 @@ class OptimizerTap:
                 gradients_checked=stepping.gradients is not None,
                 zero_gradients=gradients.zero,
                 bad_gradients=gradients.bad,
+                losses=tuple(self._context.values.losses) if gradients.bad else (),
                 error=error,
                 end=end,
             )

@@ -1,0 +1,152 @@
+"""Sentences and remedies for a run that lost its finite numbers; may import `record` and `analysis`."""
+
+from typing import TYPE_CHECKING
+
+from graphlint.analysis.nonfinite import NonFinite
+from graphlint.analysis.nonfinite_reasons import OVERFLOW, backward_words, forward_words
+from graphlint.analysis.scales import short
+from graphlint.analysis.zeros import kind_name
+from graphlint.record.events import Op
+from graphlint.record.graph import Node
+from graphlint.record.identity import TensorId
+
+if TYPE_CHECKING:
+    from graphlint.analysis.facts import Facts
+
+
+class NonFiniteWords:
+    """What is said of one loss of finite numbers.
+
+    Args:
+        facts: the trace.
+        found: what was found.
+        scope: the function that a reader of the first label stands in.
+    """
+
+    def __init__(self, facts: "Facts", found: NonFinite, scope: str) -> None:
+        self._facts = facts
+        self._found = found
+        self._scope = scope
+        self._op = found.origin.op if found.origin is not None else None
+
+    def what(self) -> str:
+        """Returns the sentence that says what happened and why."""
+        found = self._found
+        if found.origin is not None and (self._op is None or found.origin.written):
+            return self._given(found.origin.tensor)
+        if self._op is not None:
+            words = forward_words(short(self._op.name)) or OVERFLOW
+            name = short(self._op.name) or self._op.name
+            made = "a NaN" if found.origin and found.origin.extent == "nan" else "an infinity"
+            return f"`{name}` {words.why} and makes {made} of finite numbers{self._history()}."
+        if found.nodes:
+            return self._derived(found.nodes[0])
+        loss = self._facts.wording.loss(found.backward) if found.backward is not None else "the loss"
+        if found.saved is not None:
+            first = "this line is the first that is known to have had a NaN or an infinity"
+            return f"{loss} is not finite, and {first}{self._history()}."
+        if found.shown is not None:
+            return (
+                f"{loss} was finite, but its backward and the step after it made weights that are not"
+                f"{self._history()}."
+            )
+        return f"The gradients that {loss} gives hold a NaN or an infinity{self._history()}."
+
+    def _given(self, tensor: TensorId) -> str:
+        name = self._facts.names.tensor(tensor, self._scope)
+        if self._facts.gradients.optimizers(tensor):
+            return (
+                f"{name} holds a NaN or an infinity before any step was taken: it was never initialised well."
+            )
+        return (
+            f"{name} holds a NaN or an infinity already: the data has it, no operation of the model made it."
+        )
+
+    def _derived(self, node: Node) -> str:
+        words = backward_words(kind_name(node))
+        name = self.operation(node)
+        why = f": {words.why}" if words is not None else ""
+        if self._found.masked:
+            return (
+                f"The loss is finite, but the gradient of {name} is not{why}. The loss leaves those elements "
+                "out, and 0 times infinity is NaN."
+            )
+        return f"The loss is finite, but the gradient of {name} is not{why}{self._history()}."
+
+    def operation(self, node: Node) -> str:
+        """Returns the operation that built a node, quoted."""
+        if node.custom is not None:
+            return f"the custom function {node.custom}"
+        event = self._facts.graphs.event(node)
+        if isinstance(event, Op) and short(event.name):
+            return f"`{short(event.name)}`"
+        return f"`{kind_name(node)}`"
+
+    def _history(self) -> str:
+        before = self._found.before
+        if not self._found.grew:
+            return ""
+        return f", after the loss had grown from {before[0]:.3g} to {before[-1]:.3g}"
+
+    def consequence(self) -> str:
+        """Returns the sentence that says what came of it."""
+        found = self._found
+        if found.step is None:
+            return "The script ended there."
+        bad = self._facts.wording.parameters(found.parameters)
+        return f"{self._facts.wording.step(found.step)} writes it into {bad}, for good."
+
+    def fix(self) -> str:
+        """Returns what to do in this script."""
+        found = self._found
+        if found.grew:
+            return (
+                "lower the learning rate, or limit the gradients with `torch.nn.utils.clip_grad_norm_` "
+                "before the step: the values grew until they overflowed."
+            )
+        if found.origin is not None and (self._op is None or found.origin.written):
+            return self._fix_given(found.origin.tensor)
+        if self._op is not None:
+            words = forward_words(short(self._op.name)) or OVERFLOW
+            return f"{self._filled(words.remedy, self._op)}."
+        if found.nodes:
+            return self._fix_derived(found.nodes[0])
+        return (
+            "run again with `--level full` to learn the line, and meanwhile check "
+            "`torch.isfinite(loss)` before the backward."
+        )
+
+    def _fix_given(self, tensor: TensorId) -> str:
+        name = self._facts.names.tensor_name(tensor, self._scope)
+        if self._facts.gradients.optimizers(tensor):
+            return "initialise the parameter (`torch.empty` leaves what was in the memory)."
+        shown = f"`torch.isfinite({name}).all()`" if name else "`torch.isfinite`"
+        return f"clean the data where it is loaded; {shown} finds such batches."
+
+    def _fix_derived(self, node: Node) -> str:
+        event = self._facts.graphs.event(node)
+        words = backward_words(kind_name(node))
+        if self._found.masked and isinstance(event, Op):
+            x = self._names(event)[0]
+            return (
+                f"choose a harmless argument before the operation too, `torch.where(mask, {x}, 1.0)`: "
+                "`where` behind it stops the value, not the gradient."
+            )
+        if node.custom is not None:
+            return f"look at the `backward` of {node.custom} for a division by 0 or an overflow."
+        if words is None or not isinstance(event, Op):
+            return f"{OVERFLOW.remedy}."
+        return f"{self._filled(words.remedy, event)}."
+
+    def _filled(self, remedy: str, op: Op) -> str:
+        x, y = self._names(op)
+        return remedy.format(x=x, y=y)
+
+    def _names(self, op: Op) -> tuple[str, str]:
+        """Returns what an operation's first two arguments are called where it stands, `x` and `y` at need."""
+        names = []
+        for place, stand_in in enumerate("xy"):
+            read = op.inputs[place : place + 1]
+            found = [n for use in read for n in self._facts.names.names_in(use.tensor, self._scope)]
+            names.append(found[0] if found else stand_in)
+        return names[0], names[1]
