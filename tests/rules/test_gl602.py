@@ -48,8 +48,11 @@ class M(nn.Module):
     def forward(self, query, doc): return self.o(self.a(query).mean(1) * self.b(doc).mean(1))
 def data(n, seed):
     g = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)
-    return DataLoader(TensorDataset(x, y), batch_size=4, shuffle=shuffle)
+    items = []
+    for _ in range(n):
+        query, doc = torch.randint(9, (3,), generator=g), torch.randint(9, (3,), generator=g)
+        items.append({"q": query, "d": doc, "y": torch.randint(2, (), generator=g)})
+    return DataLoader(items, batch_size=4)
 m = M(); opt = torch.optim.SGD(m.parameters(), 0.1)
 for epoch in range(2):
     m.train()
