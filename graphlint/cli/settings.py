@@ -17,7 +17,7 @@ from graphlint.lint.config import Config, find, load
 from graphlint.lint.discovery import all_rules
 from graphlint.lint.policy import Policy, make_policy
 from graphlint.lint.rule import Report
-from graphlint.lint.verdict import FailOn
+from graphlint.lint.verdict import FailOn, unchecked
 from graphlint.record.trace import Trace
 
 
@@ -55,7 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def judge(self, trace: Trace) -> tuple[Report, str | None]:
         """Returns the report on a trace, and what to say of the baseline that was written, if one was.
 
-        Findings that have been written stand in the baseline from now on, and are put aside.
+        Findings that have been written stand in the baseline from now on, and are put aside. Where no rule
+        could judge, nothing is written: an empty baseline would take the place of a good one.
 
         Raises:
             UsageError: the baseline can't be written.
@@ -64,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.policy.judge(trace), None
         old = self.policy.baseline
         plain = msgspec.structs.replace(self.policy, baseline=None).judge(trace)
+        if unchecked(plain, trace) is not None:
+            return plain, None
         made = baselines.of(plain, trace, self.written)
         kept = made if old is None else baselines.merged(made, old, old.use(plain, trace).baseline)
         baselines.save(kept, self.written)

@@ -35,6 +35,8 @@ class Expect:
         self._open: list[OpenBlock] = []
 
     def __enter__(self) -> Self:
+        if _compiling():
+            return self
         frame = sys._getframe(1)  # noqa: SLF001 - the one way to the caller's line that costs nothing
         while frame.f_code.co_filename == contextlib.__file__ and frame.f_back is not None:
             frame = frame.f_back  # an ExitStack's
@@ -52,7 +54,8 @@ class Expect:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave()
+        if not _compiling():
+            self._leave()
 
     def _leave(self) -> None:
         block = self._open.pop()
@@ -74,6 +77,8 @@ class Expect:
 
         @functools.wraps(function)
         def expected(*args: P.args, **kwargs: P.kwargs) -> R:
+            if _compiling():
+                return function(*args, **kwargs)
             self._enter(*at)
             try:
                 return function(*args, **kwargs)
@@ -123,8 +128,14 @@ def _refuse_no_text(what: str, value: object) -> None:
         raise UsageError(f"graphlint.expect: {what} is given as text, not as {type(value).__name__}")
 
 
+def _compiling() -> bool:
+    """Whether this call is being traced by torch.compile: nothing is recorded of what is compiled."""
+    compiler = sys.modules.get("torch.compiler")
+    return compiler is not None and bool(compiler.is_compiling())
+
+
 def _expectations() -> "Expectations | None":
     """Returns what takes the declarations of the capture that records now, without importing anything."""
     session_module = sys.modules.get("graphlint.capture.session")
     session = session_module.active_session() if session_module is not None else None
-    return None if session is None else session.expectations
+    return getattr(session, "expectations", None)  # another thread may be opening it just now

@@ -19,7 +19,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 _SEPARATORS = " \t:;,.-\u2013\u2014"
 _BETWEEN = frozenset({tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER})
 """Tokens that belong to no statement; the NEWLINE that ends one is met first."""
-_TORN = (tokenize.TokenError, SyntaxError)
+_TORN = (tokenize.TokenError, SyntaxError, ValueError)
 
 
 class Comment(msgspec.Struct, frozen=True, kw_only=True):

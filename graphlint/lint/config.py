@@ -57,7 +57,7 @@ def find(near: Iterable[Path], rules: Sequence[Rule]) -> Config:
     for start in near:
         for directory in (start, *start.parents):
             file = directory / FILE_NAME
-            table = _table(file) if file.is_file() else None
+            table = _table(file) if _is_there(file) else None
             if table is not None:
                 return _config(file, table, rules)
     return Config()
@@ -73,6 +73,14 @@ def load(file: Path, rules: Sequence[Rule]) -> Config:
     if table is None:
         raise UsageError(f"{file} has no table {TABLE}")
     return _config(file.absolute(), table, rules)
+
+
+def _is_there(file: Path) -> bool:
+    """Returns whether a file is there; one in a directory that may not be looked into is not."""
+    try:
+        return file.is_file()
+    except OSError:
+        return False
 
 
 def _table(file: Path) -> Mapping[str, object] | None:

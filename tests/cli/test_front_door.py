@@ -143,6 +143,21 @@ def test_explain_prints_the_page(graphlint, asked: str) -> None:
     assert all(line.removeprefix("## ") in printed for line in page)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("GL301", "# graphlint: ignore[GL301] reason"),
+        ("GL301", 'with graphlint.expect("GL301", reason="..."):'),
+        ("GL301", "per-file-ignores"),
+        ("GL901", "# graphlint: ignore[GL301, GL901]"),
+    ],
+)
+def test_explain_says_how_to_declare_it_as_meant(graphlint, code: str, words: str) -> None:
+    text = graphlint("explain", code).out
+    assert text.count("\nIf it is meant\n") == 1
+    assert words in text[text.index("If it is meant") :]
+
+
 def test_version_and_help(graphlint) -> None:
     assert graphlint("--version") == (0, f"graphlint {__version__}\n", "")
     for arguments in (("--help",), ("-h",), ("run", "-h"), ("check", "--help"), ("draw", "-h")):

@@ -303,6 +303,15 @@ def test_what_is_no_longer_found_is_said(graphlint, script):
     assert json.loads(Path("known.json").read_text())["findings"] == []
 
 
+def test_a_run_that_proves_nothing_writes_no_baseline(graphlint, script, tmp_path):
+    script()
+    graphlint("run", "--write-baseline", "known.json", "train.py")
+    before = Path("known.json").read_bytes()
+    (tmp_path / "idle.py").write_text("x = 1\n")
+    assert graphlint("run", "--write-baseline", "known.json", "idle.py").code == 2
+    assert Path("known.json").read_bytes() == before
+
+
 def test_one_baseline_for_two_scripts(graphlint, script):
     script()
     script(name="other.py")

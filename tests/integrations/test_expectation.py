@@ -209,3 +209,19 @@ def generator():
 def test_what_has_no_body_that_runs_in_the_call_is_refused(function):
     with pytest.raises(UsageError, match="decorates a plain function or method, not"):
         graphlint.expect("GL301")(function)
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_compiled_code_may_hold_a_block(recording):
+    @graphlint.expect("GL301")
+    def decorated(x):
+        return x + 1
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(x):
+        with graphlint.expect("GL301", reason="meant"):
+            return decorated(x * 2)
+
+    with Session(CaptureOptions()) if recording else contextlib.nullcontext():
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    torch._dynamo.reset()

@@ -112,7 +112,9 @@ def test_a_comment_at_the_end_speaks_for_nothing(end):
     assert spoken_for("x = 1\n# graphlint: ignore[GL301]" + end) == [(2, 0, 0, ("GL301",))]
 
 
-@pytest.mark.parametrize("torn", ["x = (\n", "  y = 1\n", "x = '''\n", "\tif x:\n  y\n", "$?\n", "%magic\n"])
+@pytest.mark.parametrize(
+    "torn", ["x = (\n", "  y = 1\n", "x = '''\n", "\tif x:\n  y\n", "$?\n", "%magic\n", "\0\n", "\udce9\n"]
+)
 def test_a_source_that_breaks_off_gives_what_stands_before(torn):
     assert spoken_for("x = 1  # graphlint: ignore[GL301]\n" + torn)[0] == (1, 1, 1, ("GL301",))
 

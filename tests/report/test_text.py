@@ -3,10 +3,12 @@
 import io
 import re
 
+import msgspec
 import pytest
 
 from graphlint.lint.finding import Finding, Label
 from graphlint.lint.rule import Report, RuleOutcome
+from graphlint.lint.suppressed import BaselineEntry, BaselineUse, Suppressed
 from graphlint.record.events import Backward, ModuleMove, Repeat, ScriptError, StepBoundary
 from graphlint.record.header import End, Header
 from graphlint.record.identity import ModuleId, Serial, StorageId, TensorId
@@ -341,3 +343,65 @@ def test_layout_is_values():
     report = make_report(make_finding())
     first = next(iter(layout(report, make_trace(), width=100)))
     assert "".join(piece for piece, _ in first) == "train.py:71: GL101 freed-graph-reuse (error)"
+
+
+# --- what is put aside -----------------------------------------------------------------------------------
+
+
+def aside(by, code="GL101", **fields):
+    return Suppressed(finding=make_finding(code=code, **fields), by=by)
+
+
+def test_hints_are_counted_and_printed_on_demand():
+    report = make_report(make_finding(severity="info"), make_finding())
+    shown = text(report)
+    assert shown.count("GL101 freed-graph-reuse (error)") == 1
+    assert "(info)" not in shown
+    assert "graphlint: 1 error, 1 info in 4 steps" in shown
+    assert "  info         1 not shown (GL101); --show-info prints them\n" in shown
+    full = text(report, show_info=True)
+    assert "GL101 freed-graph-reuse (info)" in full
+    assert "not shown" not in full
+
+
+def test_only_hints_leave_the_summary_alone():
+    report = make_report(make_finding(severity="info"), make_finding(severity="info"))
+    assert text(report).startswith("graphlint: 2 info in 4 steps")
+    assert "  info         2 not shown (GL101 (2)); --show-info prints them\n" in text(report)
+    assert text(report, summary=False) == ""
+    assert "show-info = true in pyproject.toml prints them" in text(report, make_trace(header={"script": ""}))
+
+
+def test_suppressed_findings_are_counted_by_what_suppressed_them():
+    suppressed = (
+        aside("comment"),
+        aside("comment", code="GL301"),
+        aside("comment"),
+        aside("expect"),
+        aside("per-file-ignores"),
+        aside("baseline"),
+    )
+    report = msgspec.structs.replace(make_report(GL101="findings"), suppressed=suppressed)
+    assert (
+        text(report)
+        == """\
+graphlint: no findings, 6 suppressed in 4 steps (3 at full level); 1 rule checked
+  suppressed   3 by comment: GL101 (2), GL301
+  suppressed   1 by graphlint.expect: GL101
+  suppressed   1 by per-file-ignores: GL101
+  suppressed   1 by the baseline: GL101
+"""
+    )
+    assert text(report, summary=False) == ""
+
+
+def test_entries_of_a_baseline_that_are_gone_are_named():
+    entries = tuple(BaselineEntry(fingerprint=str(n), code="GL101", path=f"{n}.py") for n in range(7))
+    report = msgspec.structs.replace(
+        make_report(GL101="clean"), baseline=BaselineUse(path="b.json", entries=9, matched=2, gone=entries)
+    )
+    said = " ".join(text(report).split())
+    assert (
+        "baseline 7 of 9 entries in b.json no longer found: GL101 in 0.py, GL101 in 1.py, GL101 in 2.py, "
+        "GL101 in 3.py, GL101 in 4.py, 2 more"
+    ) in said
