@@ -187,8 +187,9 @@ class Sources:
         for path, tree in self._trees.items():
             called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
             for node in ast.walk(tree):
-                loads = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-                if loads and id(node) not in called and ast.unparse(node) == method:
+                if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                    continue
+                if id(node) not in called and ast.unparse(node) == method:
                     found[path, node.lineno] = None
         return next(iter(found)) if len(found) == 1 else None
 

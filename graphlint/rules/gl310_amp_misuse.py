@@ -32,7 +32,8 @@ asks for the scale (`get_scale()`), it may scale by hand, and nothing is said ab
 scaler with `enabled=False` does nothing and is not judged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.scaling import Kind, Misuse, Scaling
@@ -202,12 +203,14 @@ def _labels(facts: Facts, misuse: Misuse, frame: Frame) -> Iterator[Label]:
             yield label(place, text)
 
 
-_EARLIER = {
-    "update missing": "comes before any update",
-    "unscaled twice": "unscales the first time",
-    "update before step": "unscales the gradients",
-    "backward after unscaling": "uses them",
-}
+_EARLIER: Mapping[str, str] = MappingProxyType(
+    {
+        "update missing": "comes before any update",
+        "unscaled twice": "unscales the first time",
+        "update before step": "unscales the gradients",
+        "backward after unscaling": "uses them",
+    }
+)
 
 
 _NOT_SCALED = """\

@@ -37,7 +37,8 @@ the update counts only in a loop over a DataLoader: elsewhere a step may be a wh
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from graphlint.analysis.devices_wording import sentence, sized
 from graphlint.analysis.facts import Facts
@@ -129,16 +130,18 @@ def _labels(reads: Sequence[Read]) -> Iterator[Label]:
         yield Label(path=path, line=line, text=f"{ways} waits for {found[0].device}{often}, every step")
 
 
-_WAYS = {
-    "bool": "the truth of a tensor",
-    "format": "a tensor made into text",
-    "repr": "a tensor made into text",
-    "float": "`float()`",
-    "int": "`int()`",
-    "index": "a tensor used as an index",
-    "array": "a tensor given to NumPy",
-    "contains": "`in`",
-}
+_WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "bool": "the truth of a tensor",
+        "format": "a tensor made into text",
+        "repr": "a tensor made into text",
+        "float": "`float()`",
+        "int": "`int()`",
+        "index": "a tensor used as an index",
+        "array": "a tensor given to NumPy",
+        "contains": "`in`",
+    }
+)
 
 
 def _way(read: Read) -> str:
