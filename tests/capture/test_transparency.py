@@ -223,7 +223,28 @@ def caught_errors() -> list[object]:
     return [trained(loss, torch.optim.SGD(model.parameters(), 0.1)), seen]
 
 
+def clipped_scheduled_scaled() -> list[object]:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=2)
+    seen: list[object] = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(torch.randn(3, 4)).square().mean() * (float("inf") if step == 1 else 1.0)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).nan_to_num())
+        nn.utils.clip_grad_value_(model.parameters(), 0.05)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        seen += [scaler.get_scale(), scheduler.get_last_lr()]
+    return [*seen, model.weight.detach().clone()]
+
+
 LOOPS = (
+    clipped_scheduled_scaled,
     *(
         dropout_and_modules,
         checkpointing,

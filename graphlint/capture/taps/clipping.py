@@ -20,6 +20,7 @@ from graphlint.capture.registry import is_leaf
 from graphlint.capture.taps.patching import patch
 from graphlint.record.events import GradientClip
 from graphlint.record.header import Capability
+from graphlint.record.identity import TensorId
 
 _Call = Literal["clip_grad_norm_", "clip_grad_value_"]
 
@@ -82,16 +83,21 @@ class ClippingTap:
         chain = recorder.sites.chain(depth=4)
         if context.full:
             context.names.look(chain.frames)
-        given = (given,) if isinstance(given, torch.Tensor) else tuple(given)
-        asked = [tensor for tensor in given if is_leaf(tensor) or tensor.retains_grad]
-        filled = [tensor for tensor in asked if tensor.grad is not None]
+        parameters: list[TensorId] = []
+        with_grad: list[TensorId] = []
+        for tensor in (given,) if isinstance(given, torch.Tensor) else given:
+            number = recorder.tensor(tensor)
+            parameters.append(number)
+            # Asked for the gradient of what is no leaf, torch would warn.
+            if (is_leaf(tensor) or tensor.retains_grad) and tensor.grad is not None:
+                with_grad.append(number)
         recorder.emit(
             GradientClip(
                 serial=recorder.next_serial(),
                 site=chain.site,
                 call=call,
-                parameters=tuple([recorder.tensor(tensor) for tensor in given]),
-                with_grad=tuple([recorder.tensor(tensor) for tensor in filled]),
+                parameters=tuple(parameters),
+                with_grad=tuple(with_grad),
                 limit=_finite(limit),
                 error=None if error is None else message_of(error),
             )

@@ -19,7 +19,7 @@ from graphlint.record.events import SchedulerStep
 from graphlint.record.header import Capability
 from graphlint.record.identity import OptimizerId
 
-_BEGINS = frozenset({"_step_count", "last_epoch"})
+_BEGINS = "last_epoch"
 _ENDS = "_last_lr"
 _MAKING = frozenset({"__init__", "_initial_step"})
 _STEP = "step"
@@ -48,7 +48,7 @@ class SchedulersTap:
         context = self._context
 
         def __setattr__(scheduler: Any, name: str, value: Any) -> None:  # noqa: N807 - in place of it
-            if name in _BEGINS and not torch.compiler.is_compiling() and context.here():
+            if name == _BEGINS and not torch.compiler.is_compiling() and context.here():
                 context.guard.run("schedulers", self._begins, scheduler)
             original(scheduler, name, value)
             if name == _ENDS and not torch.compiler.is_compiling() and context.here():
