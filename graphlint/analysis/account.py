@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
 
 _REPLAYS = 2
+_MOST_USED = 4
 _ZEROING = frozenset({"zero_", "fill_", "_foreach_zero_"})
 _OVERWRITING = frozenset({"copy_", "_foreach_copy_", "set_", "normal_", "uniform_", "index_copy_"})
 
@@ -40,19 +41,19 @@ class Portion:
     Attributes:
         tensor: whose gradient.
         source: the backward that added it; None where it was written by hand, or unseen.
-        uses: the steps that used it so far.
+        uses: the last step of each optimizer that used it so far.
         skipped: a gradient scaler left out the step for which it was there.
     """
 
     tensor: TensorId
     source: Backward | None
-    uses: list[OptimizerStep] = field(default_factory=list)
+    uses: dict[OptimizerId, OptimizerStep] = field(default_factory=dict)
     skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A portion that a step found, and the steps that had used it before."""
+    """A portion that a step found, and the steps that had used it before, the last of each optimizer."""
 
     portion: Portion
     before: tuple[OptimizerStep, ...]
@@ -234,15 +235,19 @@ class Account:
             if tensor in took_part and tensor not in bare:
                 if not portions and tensor not in self._zeros:
                     portions.append(Portion(tensor, None))
-                held[tensor] = tuple([Held(portion, tuple(portion.uses)) for portion in portions])
+                held[tensor] = tuple([Held(portion, tuple(portion.uses.values())) for portion in portions])
             elif tensor in bare:
                 portions.clear()
                 self._zeros.discard(tensor)
         if not self._replaying:
             self.uses.append(self._use(step, parameters, held))
         for tensor in held:
-            for portion in self.held[tensor]:
-                portion.uses.append(step)
+            portions = self.held[tensor]
+            for portion in portions:
+                portion.uses[step.optimizer] = step
+            if len(portions) > _MOST_USED:
+                # All of them are used now: the first and the last ones tell the story.
+                del portions[1 : 1 - _MOST_USED]
         self._stepped[step.optimizer] = self._moments
         self._previous[step.optimizer] = step
         self._cleared[step.optimizer] = []
