@@ -94,11 +94,12 @@ class GrowingGraphs:
         return series
 
     def _growth(self, series: list[Seen], stretch: list[Seen]) -> Growth:
+        goes_on = [seen for seen in series if seen.holding.carried and seen.holding.sites]
         later = [seen for seen in series if seen.ended > stretch[-1].ended]
         return Growth(
             first=stretch[0],
             last=stretch[-1],
-            sites=tuple(dict.fromkeys(site for seen in series for site in seen.holding.sites)),
+            sites=tuple(dict.fromkeys(site for seen in goes_on or series for site in seen.holding.sites)),
             parts=tuple(dict.fromkeys(part for seen in series for part in seen.holding.parts)),
             entered=self._entered(stretch),
             cleared=any(seen.holding.steps < stretch[-1].holding.steps for seen in later),

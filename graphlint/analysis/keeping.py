@@ -86,6 +86,8 @@ def _kept_by(node: ast.AST) -> Iterator[tuple[_Kind, ast.expr, ast.expr, str]]:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=holder, attr=method), args=[*_, value])):
             yield "call", holder, value, method
+        case ast.Lambda(body=ast.Call(func=ast.Attribute(value=holder, attr=method), args=[*_, value])):
+            yield "call", holder, value, method
         case ast.AugAssign(target=target, value=value):
             yield "add", target, value, ""
         case ast.Assign(targets=targets, value=value):
