@@ -33,43 +33,33 @@ list of batches gone through once an epoch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from graphlint.analysis.devices_journeys import Arrival, Stop
-from graphlint.analysis.devices_roundtrips import real_moves
-from graphlint.analysis.devices_wording import Move, bare, called, move, recurring, sentence, sized
+from graphlint.analysis.devices_resent import Sent, sent_again
+from graphlint.analysis.devices_wording import bare, called, recurring, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.tables import Frame
+from graphlint.record.identity import TensorId
 
 _LABELS = 8
 
 _Where = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A move that brought a value to a device; `step` is None before, between and after steps."""
-
-    arrival: Arrival
-    frame: Frame
-    step: int | None
-    move: Move | None
+_Function = tuple[str, str, int]
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields each repeated transfer, once for each step in which it was made."""
-    constant: dict[_Where, list[list[_Sent]]] = {}
+    constant: dict[_Function, list[list[Sent]]] = {}
     pairs: dict[tuple[_Where, _Where], set[int]] = {}
-    repeated: list[list[_Sent]] = []
-    for sent in _by_value(facts).values():
+    repeated: list[list[Sent]] = []
+    for sent in sent_again(facts).values():
         steps = {item.step for item in sent if item.step is not None}
         if _every_step(steps):
             first = next(item for item in sent if item.step is not None)
-            constant.setdefault(_where(first), []).append(sent)
+            function = (first.frame.path, first.frame.function, first.frame.first_line)
+            constant.setdefault(function, []).append(sent)
             continue
         for before, again in pairwise(sent):
             if again.step is not None and before.step == again.step:
@@ -86,45 +76,15 @@ def _every_step(steps: set[int]) -> bool:
     return any(step + 1 in steps for step in steps)
 
 
-def _where(sent: _Sent) -> _Where:
+def _where(sent: Sent) -> _Where:
     return (sent.frame.path, sent.frame.line)
-
-
-def _by_value(facts: Facts) -> dict[tuple[Stop, str], list[_Sent]]:
-    """Returns the moves that sent one unchanged value to one device, where there are several."""
-    found: dict[tuple[Stop, str], list[_Sent]] = {}
-    for transfer in real_moves(facts):
-        arrival = facts.devices.journeys.arrival(transfer.serial)
-        frame = facts.devices.line(transfer)
-        if arrival is None or frame is None or transfer.source.tensor in facts.devices.parameters:
-            continue
-        *_, origin = arrival.stop.route()
-        key = (origin, arrival.stop.device)
-        before = found.get(key)
-        if before and not (arrival.earlier is not None and not arrival.returned):
-            # The copy that was sent before has been written to since: it had to be sent again.
-            found[key] = before = []
-        if arrival.returned or (before and not _unchanged(facts, before[-1].arrival, arrival)):
-            continue
-        moved = move(facts, transfer)
-        step = moved.step if moved is not None else None
-        found.setdefault(key, []).append(_Sent(arrival, frame, step, moved))
-    return {key: sent for key, sent in found.items() if len(sent) > 1}
-
-
-def _unchanged(facts: Facts, first: Arrival, second: Arrival) -> bool:
-    """Tells whether two moves of a value carried the same content, as far as memory is shared with Python."""
-    before, after = first.transfer.digest, second.transfer.digest
-    if before is not None and after is not None:
-        return before == after
-    return not facts.devices.journeys.exposed(second.transfer.source.tensor)
 
 
 # --- in every step ------------------------------------------------------------------------------------------
 
 
-def _constant(facts: Facts, groups: Sequence[Sequence[_Sent]]) -> Iterator[Occurrence]:
-    """Yields what the values that are first sent on one line cost, once for each step."""
+def _constant(facts: Facts, groups: Sequence[Sequence[Sent]]) -> Iterator[Occurrence]:
+    """Yields what the values that are first sent in one function cost, once for each step."""
     values = [[item for item in sent if item.move is not None] for sent in groups]
     inside = [item for sent in values for item in sent]
     firsts = [sent[0] for sent in values if sent]
@@ -146,29 +106,47 @@ def _constant(facts: Facts, groups: Sequence[Sequence[_Sent]]) -> Iterator[Occur
                 Label(path=frame.path, line=frame.line, text=f"sent to {device} here, every step")
                 for frame in frames.values()
             ),
-            fix=" Then ".join(
-                _once(facts, sent[0], list(dict.fromkeys(_where(item) for item in sent)))
-                for sent in values
-                if sent
-            ),
+            fix=_remedies(facts, [sent for sent in values if sent]),
             step=step,
             cause=("every step", *_where(first)),
         )
 
 
-def _once(facts: Facts, first: _Sent, lines: Sequence[_Where]) -> str:
-    """Returns the remedy: who should hold the value on the device."""
-    device, transfer = first.arrival.stop.device, first.arrival.transfer
+def _remedies(facts: Facts, values: Sequence[Sequence[Sent]]) -> str:
+    """Returns who should hold each value on the device; the buffers of one module are moved with it."""
+    buffers: dict[str, list[Sequence[Sent]]] = {}
+    others: list[str] = []
+    for sent in values:
+        if places := facts.names.places(_origin(sent[0])):
+            module = facts.names.module(facts.names.root(places[0].module))
+            buffers.setdefault(module, []).append(sent)
+        else:
+            others.append(_once(facts, sent[0], list(dict.fromkeys(_where(item) for item in sent))))
+    moved = [_with_module(module, held) for module, held in buffers.items()]
+    return " Then ".join([*moved, *others])
+
+
+def _origin(first: Sent) -> TensorId:
     origin = first.arrival.stop.previous
-    tensor = origin.tensor if origin is not None else transfer.source.tensor
+    return origin.tensor if origin is not None else first.arrival.transfer.source.tensor
+
+
+def _with_module(module: str, values: Sequence[Sequence[Sent]]) -> str:
+    device = values[0][0].arrival.stop.device
+    lines = list(dict.fromkeys(str(item.frame.line) for sent in values for item in sent))
+    one = len(values) == 1
+    moves = f"the move on line {lines[0]}" if len(lines) == 1 else f"the moves on lines {listed(lines)}"
+    return (
+        f"{'it is a buffer' if one else 'they are buffers'} of {module}: move the module to {device} once "
+        f"before the loop, and drop {moves}."
+    )
+
+
+def _once(facts: Facts, first: Sent, lines: Sequence[_Where]) -> str:
+    """Returns the remedy for a value that is no buffer."""
+    device, transfer = first.arrival.stop.device, first.arrival.transfer
+    tensor = _origin(first)
     drop = listed([str(line) for _, line in lines])
-    places = facts.names.places(tensor)
-    if places:
-        root = facts.names.root(places[0].module)
-        return (
-            f"it is a buffer of {facts.names.module(root)}: move the module to {device} once before the "
-            f"loop, and drop the move on line {drop}."
-        )
     name = bare(facts, tensor, first.frame)
     if transfer.module is not None and name is not None and name.startswith("self."):
         attribute = name.removeprefix("self.")
@@ -183,15 +161,15 @@ def _once(facts: Facts, first: _Sent, lines: Sequence[_Where]) -> str:
 # --- again within a step ------------------------------------------------------------------------------------
 
 
-def _repeats(chain: list[_Sent], often: set[tuple[_Where, _Where]]) -> list[_Sent]:
+def _repeats(chain: list[Sent], often: set[tuple[_Where, _Where]]) -> list[Sent]:
     """Returns the moves of one value in one step that repeat the one before them, and the first of all."""
     again = [later for before, later in pairwise(chain) if (_where(before), _where(later)) in often]
     return [chain[0], *again] if again else []
 
 
-def _within_steps(facts: Facts, chains: Sequence[list[_Sent]]) -> Iterator[Occurrence]:
+def _within_steps(facts: Facts, chains: Sequence[list[Sent]]) -> Iterator[Occurrence]:
     """Yields the repetitions, those of several values on the same lines as one."""
-    alike: dict[tuple[int | None, tuple[_Where, ...]], list[list[_Sent]]] = {}
+    alike: dict[tuple[int | None, tuple[_Where, ...]], list[list[Sent]]] = {}
     for chain in chains:
         if chain and chain[1].move is not None:
             lines = tuple(dict.fromkeys(_where(item) for item in chain))
@@ -201,7 +179,7 @@ def _within_steps(facts: Facts, chains: Sequence[list[_Sent]]) -> Iterator[Occur
 
 
 def _again(
-    facts: Facts, values: Sequence[list[_Sent]], step: int | None, lines: Sequence[_Where]
+    facts: Facts, values: Sequence[list[Sent]], step: int | None, lines: Sequence[_Where]
 ) -> Occurrence:
     first, again = values[0][0], values[0][1:]
     names = listed([called(facts, chain[1].move) for chain in values if chain[1].move is not None])
@@ -234,7 +212,7 @@ def _again(
     )
 
 
-def _on_line(values: Sequence[list[_Sent]], item: _Sent) -> list[_Sent]:
+def _on_line(values: Sequence[list[Sent]], item: Sent) -> list[Sent]:
     """Returns the repeated moves on the line of one of them."""
     return [moved for chain in values for moved in chain[1:] if _where(moved) == _where(item)]
 
@@ -243,7 +221,7 @@ def _times(number: int) -> str:
     return "twice" if number == 2 else f"{number} times"  # noqa: PLR2004 - a word of its own
 
 
-def _keep(facts: Facts, values: Sequence[list[_Sent]], near: str, *, only_line: bool) -> str:
+def _keep(facts: Facts, values: Sequence[list[Sent]], near: str, *, only_line: bool) -> str:
     one = len(values) == 1
     if only_line:
         copies = "it once, and use that copy" if one else "them once, and use those copies"

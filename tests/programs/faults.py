@@ -25,15 +25,15 @@ class Told:
 
 @dataclass(frozen=True)
 class Owed:
-    """A fault that must be told: by a finding of one of `codes` that labels `line`."""
+    """A fault that must be told: by a finding of one of `codes` that labels `line` (None: whichever)."""
 
     codes: frozenset[str]
-    line: int
+    line: int | None
     why: str
 
     def told_by(self, found: Told) -> bool:
         """Tells whether the finding is about this fault."""
-        return found.code in self.codes and self.line in found.labels
+        return found.code in self.codes and (self.line is None or self.line in found.labels)
 
 
 class Faults:
@@ -195,10 +195,15 @@ class Faults:
                     yield frozenset((self.line(event),))
 
     def _never_stepped(self) -> Iterator[frozenset[int]]:
+        if any(self._waiting()):
+            yield frozenset()
+
+    def _waiting(self) -> Iterator[str]:
+        """Yields the optimizers whose modules get gradients and that never step."""
         filled = {module for module, _ in self.machine.fills}
         for name, modules in self.program.optimizers:
             if filled & set(modules) and not any(self.machine.of("step", name)):
-                yield frozenset()
+                yield name
 
     # --- what must be said -------------------------------------------------------------------------------
 
@@ -215,6 +220,16 @@ class Faults:
         yield from self._always(
             self._spared(), {"GL305", "GL302"}, "gradients thrown away", self.program.batches - 1
         )
+
+        bled = [max(lines, key=self._is_step) for lines in self._bled()]
+        yield from self._always(
+            bled, {"GL301", "GL304"}, "steps with another's gradient", self.program.batches
+        )
+        if any(any(self.machine.of("zero", name)) for name in self._waiting()):
+            yield Owed(frozenset(("GL311",)), None, "an optimizer that never steps")
+
+    def _is_step(self, line: int) -> bool:
+        return any(self.line(step) == line for step in self.machine.of("step"))
 
     def _spared(self) -> Iterator[int]:
         """Backwards a part of which led to nothing but gradients that were thrown away."""
