@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from graphlint.analysis.account import Held, Portion, Use
-from graphlint.analysis.graphs import BackwardGraph
 from graphlint.record.events import Backward, ModuleCall, OptimizerStep
 from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, TensorId
 
@@ -124,7 +123,7 @@ class Bleeds:
         if graph is None:
             return False
         leaves = [leaf for leaf in graph.leaves if leaf in mine]
-        return any(not theirs.isdisjoint(_met_below(graph, leaf)) for leaf in leaves)
+        return any(not theirs.isdisjoint(graph.leaves_below(graph.meetings(leaf))) for leaf in leaves)
 
     def entered_at(self, bleed: Bleed) -> SiteId | None:
         """Returns where the other loss called the module that holds the parameters, or else used them."""
@@ -157,20 +156,3 @@ class Bleeds:
 def _stale(held: tuple[Held, ...], use: Use) -> bool:
     """Tells whether a gradient holds what the optimizer had used before: it was not zeroed at all."""
     return any(step.optimizer == use.step.optimizer for one in held for step in one.before)
-
-
-def _met_below(graph: BackwardGraph, leaf: TensorId) -> frozenset[TensorId]:
-    """Returns the leaves below the nodes at which a leaf met something else, on its way to the roots.
-
-    What was computed from the leaf alone, a transposed weight, lies below them.
-    """
-    waiting = [graph.leaves[leaf]]
-    below: set[TensorId] = set()
-    while waiting:
-        for before in graph.walked.predecessors(waiting.pop()):
-            leaves = graph.leaves_below((before,))
-            if leaves == {leaf}:
-                waiting.append(before)
-            else:
-                below |= leaves
-    return frozenset(below)

@@ -101,7 +101,8 @@ class EmptiedGradients:
         found: dict[Serial, tuple[ZeroGrad | Op, Backward, tuple[TensorId, ...]]] = {}
         for clearing in use.cleared:
             for backward, tensors in self._sources(clearing, parameters).items():
-                found[backward.serial] = (clearing.event, backward, tensors)
+                before = found[backward.serial][2] if backward.serial in found else ()
+                found[backward.serial] = (clearing.event, backward, (*before, *tensors))
         return [found[serial] for serial in sorted(found)]
 
     def _sources(self, clearing: Clearing, parameters: set[TensorId]) -> dict[Backward, tuple[TensorId, ...]]:
@@ -140,6 +141,8 @@ class EmptiedGradients:
             if fresh and self._ledger.same_loss(one[1], fresh[-1]) and one[1].serial < fresh[-1].serial
         ]
         if not lost or any(self._may_serve(backward, zero, tensors) for zero, backward, tensors in lost):
+            return None
+        if not self._ledger.looked_at.isdisjoint(parameters):
             return None
         zero, backward, tensors = lost[-1]
         return Emptied("most", optimizer, tensors, zero, backward, len(lost), use.step, len(fresh))

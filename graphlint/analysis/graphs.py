@@ -128,6 +128,21 @@ class BackwardGraph:
         below = self.downstream(nodes)
         return frozenset(leaf for index in below if (leaf := self.graph.nodes[index].leaf) is not None)
 
+    def meetings(self, leaf: TensorId) -> frozenset[int]:
+        """Returns the nodes at which a leaf met something else on its way to the roots.
+
+        What was computed from the leaf alone, a transposed weight, lies below them.
+        """
+        found: set[int] = set()
+        waiting = [self.leaves[leaf]]
+        while waiting:
+            for before in self.walked.predecessors(waiting.pop()):
+                if self.leaves_below((before,)) == {leaf}:
+                    waiting.append(before)
+                else:
+                    found.add(before)
+        return frozenset(found)
+
 
 def _closure(nodes: Iterable[int], step: Callable[[int], Iterable[int]]) -> frozenset[int]:
     seen: set[int] = set()

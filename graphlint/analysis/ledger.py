@@ -15,6 +15,8 @@ from graphlint.analysis.account import Account, Clearing, Held, Portion, Use
 from graphlint.record.events import (
     AnyEvent,
     Backward,
+    GradientClip,
+    GradRead,
     HostRead,
     Op,
     OptimizerStep,
@@ -150,6 +152,13 @@ class Ledger:
     def ever_taken(self, tensor: TensorId) -> bool:
         """Tells whether the user's code ever copied or read out the gradient of a tensor."""
         return tensor in self._taken
+
+    @cached_property
+    def looked_at(self) -> frozenset[TensorId]:
+        """The tensors whose gradient the user's code took into its hands, but for clipping or zeroing it."""
+        events = self._facts.trace.events
+        known = {event.site for event in events if isinstance(event, GradientClip | ZeroGrad)}
+        return frozenset(e.tensor for e in events if isinstance(e, GradRead) and e.site not in known)
 
     @cached_property
     def _taken(self) -> dict[TensorId, list[Serial]]:

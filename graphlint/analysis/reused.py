@@ -112,9 +112,23 @@ class ReusedGradients:
         before = [event for event in calls if event.serial < reused.use.step.serial]
         return before[-1] if before else next(iter(calls), None)
 
-    def strangers(self, reused: Reused) -> ZeroGrad | None:
-        """Returns a call of `zero_grad` between the two steps that never finds anything to zero."""
+    def stranger(self, reused: Reused) -> ZeroGrad | None:
+        """Returns a call of `zero_grad` between the two steps that is not for these parameters.
+
+        It zeroes others of the same optimizer, or never finds anything to zero at all.
+        """
+        mine = set(self._facts.gradients.parameters(reused.use.step.optimizer))
         events = [e for e in self._facts.trace.events if isinstance(e, ZeroGrad) and e.tensor is None]
-        useful = {event.site for event in events if event.cleared}
+        useful = {event.site for event in events if event.cleared and mine.isdisjoint(event.cleared)}
         between = (e for e in events if reused.earlier.serial < e.serial < reused.use.step.serial)
         return next((event for event in between if event.site not in useful), None)
+
+    def added(self, reused: Reused) -> int:
+        """Returns how many backwards were added since the earlier step."""
+        fresh = {
+            one.portion.source.serial
+            for tensor in reused.parameters
+            for one in reused.use.held[tensor]
+            if one.portion.source is not None and one.portion.source.serial > reused.earlier.serial
+        }
+        return len(fresh)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from graphlint.record.events import (
     Backward,
-    GradientClip,
-    GradRead,
     Op,
     ScalerCall,
     SchedulerStep,
@@ -95,7 +93,7 @@ class UnsteppedOptimizers:
         reached = tuple(t for t in parameters if any(t in backward.reached for backward in fills))
         if not reached or self._count(fills) < _TWICE or any(self._changes(t) for t in reached):
             return None
-        if not self._read_by_hand.isdisjoint(reached):
+        if not facts.ledger.looked_at.isdisjoint(reached):
             return None
         own = [backward for backward in fills if not self._used_by_others(backward)]
         zero = self._zeroing(optimizer, set(reached), whoever=bool(own))
@@ -103,15 +101,10 @@ class UnsteppedOptimizers:
         alone = [b for b in own if parameters.issuperset(b.reached)]
         if not cared and self._count(alone) < _SEEN_OFTEN:
             return None
+        if not own and any(self._passed_by(backward, set(reached)) for backward in fills):
+            return None
         backwards = tuple(facts.ledger.outermost(backward) for backward in own or fills)
         return Unstepped(optimizer, tuple(sorted(reached)), backwards, bool(own), zero)
-
-    @cached_property
-    def _read_by_hand(self) -> frozenset[TensorId]:
-        """The tensors whose gradient the user's code looks at, but for clipping it."""
-        events = self._facts.trace.events
-        clips = {event.site for event in events if isinstance(event, GradientClip)}
-        return frozenset(e.tensor for e in events if isinstance(e, GradRead) and e.site not in clips)
 
     def _count(self, backwards: list[Backward]) -> int:
         """Returns how often backwards were run, the folded ones included."""
@@ -128,6 +121,20 @@ class UnsteppedOptimizers:
         writes = self._facts.values.writes(storage) if storage is not None else ()
         made = (event for event in self._facts.values.makers(tensor) if isinstance(event, Op))
         return any(event.serial > first.serial for event in (*writes, *made))
+
+    def _passed_by(self, backward: Backward, mine: set[TensorId]) -> bool:
+        """Tells whether a backward went through these parameters to others that it could reach without them.
+
+        An adversary in a phase in which it is not trained lies like that.
+        """
+        graph = self._facts.graphs.of(backward)
+        if graph is None:
+            return True
+        closed = frozenset(n for leaf in graph.leaves if leaf in mine for n in graph.meetings(leaf))
+        theirs = graph.leaves.keys() - mine
+        on_the_way = not theirs.isdisjoint(graph.leaves_below(closed))
+        without = (graph.nodes[node].leaf for node in graph.downstream_without(closed))
+        return on_the_way and not theirs.isdisjoint(leaf for leaf in without if leaf is not None)
 
     def _used_by_others(self, backward: Backward) -> bool:
         return bool(self._facts.ledger.steps_on(self._facts.ledger.outermost(backward)))

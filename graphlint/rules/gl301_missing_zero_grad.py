@@ -66,7 +66,8 @@ class _Story:
         self._first = found[0]
         finder = ReusedGradients(facts)
         self._zero = finder.zeroing(self._first)
-        self._stranger = finder.strangers(self._first) if self._zero is None else None
+        self._stranger = finder.stranger(self._first) if self._zero is None else None
+        self._several = finder.added(self._first) > 1
         self._near = facts.graphs.frame(self._first.added.site)
         self._zeroed_at = facts.graphs.frame(self._zero.site) if self._zero is not None else None
         self._parameters = facts.wording.parameters(self._first.parameters)
@@ -115,7 +116,7 @@ class _Story:
         if filled is not None:
             yield label(filled, "had filled them")
         if self._stranger is not None and (frame := graphs.frame(self._stranger.site)) is not None:
-            yield label(frame, f"{self._facts.wording.zero(self._stranger)} has none of these parameters")
+            yield label(frame, f"{self._facts.wording.zero(self._stranger)} doesn't zero these gradients")
 
     def _step_labels(self) -> Iterator[Label]:
         seen: list[Frame] = []
@@ -130,22 +131,26 @@ class _Story:
                     yield label(frame, text)
 
     def _fix(self) -> str:
-        wording = self._facts.wording
-        backward = wording.backward(self._first.added)
-        where = f" ({place(self._near, near=self._near)})" if self._near is not None else ""
         declared = (
             "Where gradients are to add up over the steps, say so on the line: "
             "`# graphlint: ignore[GL301] reason`."
         )
         if self._zero is not None and self._zeroed_at is not None:
             at = place(self._zeroed_at, near=self._near)
-            seldom = f"at {at} it runs too seldom"
-            return f"{self._call(self._zero)} before each {backward}{where}: {seldom}. {declared}"
+            return f"{self._call(self._zero)} {self._when()}: at {at} it runs too seldom. {declared}"
         name = self._facts.names.optimizer_name(self._first.use.step.optimizer)
         call = f"call `{name}.zero_grad()`" if name else "call the optimizer's `zero_grad()`"
         if self._stranger is not None:
-            call = f"{call}, not {wording.zero(self._stranger)},"
-        return f"{call} before each {backward}{where}, or after each step. {declared}"
+            call = f"{call}, not {self._facts.wording.zero(self._stranger)},"
+        return f"{call} {self._when()}. {declared}"
+
+    def _when(self) -> str:
+        wording, first = self._facts.wording, self._first
+        step = f"{wording.step(first.use.step)}{wording.at(first.use.step.site, near=self._near)}"
+        if self._several:
+            return f"after each {step}, so that one step's backwards still add up"
+        where = f" ({place(self._near, near=self._near)})" if self._near is not None else ""
+        return f"before each {wording.backward(first.added)}{where}, or after each {step}"
 
     def _call(self, zero: ZeroGrad) -> str:
         phrase = self._facts.wording.zero(zero)

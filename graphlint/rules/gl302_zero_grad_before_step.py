@@ -119,19 +119,19 @@ class _Story:
 
     def _fix(self) -> str:
         emptied = self._emptied
+        clear = f"call {self._zero}" if self._zero != _BY_HAND else "clear the gradients"
         if emptied.kind == "rest":
             last = "the last batch" if emptied.lost == 1 else f"the last {emptied.lost} batches"
             return f"step on what is left when the batches end, before {self._zero}; or leave {last} out."
         if emptied.kind == "most":
             return (
-                f"call {self._zero} right after {self._stepping} only, so that the gradients add up; or, if "
+                f"{clear} right after {self._stepping} only, so that the gradients add up; or, if "
                 f"one backward is enough for a step, leave out the others."
             )
-        after = self._comes_first(self._step, self._backward)
-        if after:
-            return f"call {self._stepping} after {self._computing}, and {self._zero} after the step."
+        if self._comes_first(self._step, self._backward):
+            return f"call {self._stepping} after {self._computing}, and {clear} after the step."
         before = "" if emptied.lost > 1 else f", or before {self._computing}"
-        return f"call {self._zero} after {self._stepping}{before}."
+        return f"{clear} after {self._stepping}{before}."
 
     def _comes_first(self, one: Frame | None, other: Frame | None) -> bool:
         """Tells whether one line stands above another in the same function."""
