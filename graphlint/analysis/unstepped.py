@@ -64,7 +64,7 @@ class UnsteppedOptimizers:
 
     def _ran_to_its_end(self) -> bool:
         end = self._facts.trace.end
-        if end is None or end.unseen:
+        if end is None or end.unseen or not self._facts.trace.events:
             return False
         return end.how == "finished" or (end.how == "exit" and not end.exit_code)
 
