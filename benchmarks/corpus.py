@@ -69,6 +69,7 @@ class Row:
     repeated: int = 0
     correct: int = 0
     alarms: int = 0
+    unjudged: int = 0
     complaints: list[str] = field(default_factory=list)
 
     def add(self, other: "Row") -> None:
@@ -105,12 +106,16 @@ def audit(case: Case, script: str) -> Judged:
         if not output.exists():
             return Judged(script, trouble=result.stderr.strip()[-400:])
         report = json.loads(output.read_text("utf-8"))
-    unchecked = [
+    failed = [
         f"{rule['code']} {rule['outcome']}: {rule.get('reason')}"
         for rule in report["rules"]
-        if rule["outcome"] not in {"clean", "findings"}
+        if rule["outcome"] == "failed"
     ]
-    return Judged(script, tuple(report["findings"]), "; ".join(unchecked))
+    crashed_early = bool(report["run"].get("error")) and not report["run"]["steps"]
+    unchecked = [rule["code"] for rule in report["rules"] if rule["outcome"] == "not-checked"]
+    if unchecked and not crashed_early:
+        failed.append(f"not checked: {', '.join(unchecked)}")
+    return Judged(script, tuple(report["findings"]), "; ".join(failed))
 
 
 def judge_faulty(case: Case, judged: Judged) -> Row:
@@ -152,6 +157,7 @@ def judge_case(case: Case) -> Row:
         faulty = script == "train.py" and case.rule
         row.add(judge_faulty(case, judged) if faulty else judge_correct(case, judged))
         if judged.trouble:
+            row.unjudged += 1
             row.complaints.append(f"{case.name}/{script}: {judged.trouble}")
     return row
 
@@ -219,7 +225,7 @@ def main() -> int:
     if options.markdown:
         options.markdown.write_text(shown + "\n", "utf-8")
     lines_reached = total.first_lines >= BAR_FIRST_LINES * total.faulty
-    wrong = total.found < total.faulty or total.outside or total.repeated or total.alarms
+    wrong = total.found < total.faulty or total.outside or total.repeated or total.alarms or total.unjudged
     return 1 if wrong or not lines_reached else 0
 
 

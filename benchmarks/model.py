@@ -56,10 +56,12 @@ def main() -> int:
                 print(*said, program.source, sep="\n")
 
         compare()
+    disagreements_seen = counts.pop("disagreements")
     print(f"{counts.pop('programs')} programs, {len(different)} different ones")
+    print(f"{'disagreements':20} {disagreements_seen:6}")
     for name, number in sorted(counts.items()):
         print(f"{name:20} {number:6}")
-    return 1 if counts["disagreements"] else 0
+    return 1 if disagreements_seen else 0
 
 
 if __name__ == "__main__":
