@@ -123,17 +123,37 @@ class Optimized:
 
     # --- where a parameter comes from --------------------------------------------------------------------
 
-    def placed(self, tensor: TensorId) -> ParameterPlaced | None:
-        """Returns the first time that a parameter was put into a module; None where that was not seen."""
-        return self._placements.get(tensor)
+    def born(self, tensor: TensorId) -> ParameterPlaced | Op | None:
+        """Returns what first put a parameter into a module, or else what made it; None where unknown."""
+        if placements := self.placements(tensor):
+            return placements[0]
+        made = [
+            event
+            for other in self._facts.values.sharers(tensor)
+            for event in self._facts.values.makers(other)
+            if isinstance(event, Op)
+        ]
+        return min(made, key=lambda event: event.serial, default=None)
+
+    def placements(self, tensor: TensorId) -> tuple[ParameterPlaced, ...]:
+        """Returns the times that a parameter was put into a module, in time order."""
+        return tuple(self._placements[0].get(tensor, ()))
+
+    def at(self, owner: int, name: str) -> tuple[ParameterPlaced, ...]:
+        """Returns the parameters that a module was given under a name, in time order."""
+        return tuple(self._placements[1].get((owner, name), ()))
 
     @cached_property
-    def _placements(self) -> dict[TensorId, ParameterPlaced]:
-        found: dict[TensorId, ParameterPlaced] = {}
+    def _placements(
+        self,
+    ) -> tuple[dict[TensorId, list[ParameterPlaced]], dict[tuple[int, str], list[ParameterPlaced]]]:
+        by_tensor: dict[TensorId, list[ParameterPlaced]] = {}
+        by_place: dict[tuple[int, str], list[ParameterPlaced]] = {}
         for event in self._facts.trace.events:
             if isinstance(event, ParameterPlaced):
-                found.setdefault(event.tensor, event)
-        return found
+                by_tensor.setdefault(event.tensor, []).append(event)
+                by_place.setdefault((event.owner, event.name), []).append(event)
+        return by_tensor, by_place
 
     def made_here(self, tensor: TensorId, before: Serial) -> bool:
         """Tells whether a parameter was filled by this run alone: with nothing loaded, copied or unseen."""
@@ -141,7 +161,14 @@ class Optimized:
         own = self._facts.values.storage(tensor)
         others = {t for t in flow.tensors if self._facts.values.storage(t) != own}
         parameters = {t for t in others if self._is_parameter(t)}
-        return not (parameters or (flow.orphans & others))
+        filled = all(self._filled(other, before) for other in flow.tensors)
+        return filled and not (parameters or (flow.orphans & others))
+
+    def _filled(self, tensor: TensorId, before: Serial) -> bool:
+        """Tells whether it was seen what filled a tensor: memory that was only set aside was filled unseen."""
+        producers = self._facts.values.producers(tensor, before)
+        names = [event.name for event in producers if isinstance(event, Op)]
+        return not names or not all(name.startswith("torch.empty") for name in names)
 
     def roots(self, tensor: TensorId) -> frozenset[ModuleId]:
         """Returns the outermost modules that hold a parameter."""

@@ -165,24 +165,35 @@ class StaleOptimizers:
         found: dict[TensorId, None] = {}
         for place in self._facts.names.places(tensor):
             spots = self._spots[self._spot(place.module, place.name)]
-            later = spots[spots.index(tensor) + 1 :]
-            found.update(dict.fromkeys(new for new in later if new in self._facts.reach.ever_reached))
-        return tuple(found)
+            found.update(dict.fromkeys(spots[spots.index(tensor) + 1 :]))
+        for placed in self._facts.optimized.placements(tensor):
+            later = self._facts.optimized.at(placed.owner, placed.name)
+            found.update(dict.fromkeys(event.tensor for event in later if event.serial > placed.serial))
+        found.pop(tensor, None)
+        return tuple(new for new in found if new in self._facts.reach.ever_reached)
 
     def _in_its_module(self, tensor: TensorId, optimizer: Optimizer) -> tuple[TensorId, ...]:
         """Returns the parameters that the tensor's module got later, as weight normalisation gives it."""
+        owners = {event.owner for event in self._facts.optimized.placements(tensor)}
         found: dict[TensorId, None] = {}
+        for new in self._left_out_since(optimizer):
+            given = self._facts.optimized.placements(new)
+            if any(event.owner in owners for event in given) or self._parametrizes(new, tensor):
+                found[new] = None
+        return tuple(found)
+
+    def _parametrizes(self, new: TensorId, tensor: TensorId) -> bool:
+        """Tells whether a parameter belongs to a parametrization in the module that holds a tensor."""
         for place in self._facts.names.places(tensor):
             owner = self._facts.trace.modules.get(place.module)
-            for new in self._left_out_since(optimizer):
-                for other in self._facts.names.places(new):
-                    below = self._facts.trace.modules.get(other.module)
-                    if owner is None or below is None or owner.root != below.root:
-                        continue
-                    parametrized = f"{owner.path}.parametrizations.".removeprefix(".")
-                    if below.path == owner.path or f"{below.path}.".startswith(parametrized):
-                        found[new] = None
-        return tuple(found)
+            for other in self._facts.names.places(new):
+                below = self._facts.trace.modules.get(other.module)
+                if owner is None or below is None or owner.root != below.root:
+                    continue
+                prefix = f"{owner.path}.parametrizations.".removeprefix(".")
+                if f"{below.path}.".startswith(prefix):
+                    return True
+        return False
 
     @cached_property
     def _spots(self) -> dict[tuple[ModuleId, str], list[TensorId]]:
@@ -203,8 +214,8 @@ class StaleOptimizers:
         """Returns the parameters that got gradients, are in no optimizer and came after this one was made."""
         if optimizer.made < 0:
             return ()
-        placed = ((t, self._facts.optimized.placed(t)) for t in self._facts.optimized.left_out)
-        later = (t for t, event in placed if event is not None and event.serial > optimizer.made)
+        born = ((t, self._facts.optimized.born(t)) for t in self._facts.optimized.left_out)
+        later = (t for t, event in born if event is not None and event.serial > optimizer.made)
         return tuple(tensor for tensor in later if self._facts.names.places(tensor))
 
     def _used(self, old: tuple[TensorId, ...], new: tuple[TensorId, ...], begin: Serial) -> bool:

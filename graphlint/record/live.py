@@ -11,9 +11,13 @@ from graphlint.record.tables import Frame
 
 
 class ParameterPlaced(Event, frozen=True, kw_only=True, tag="parameter-placed"):
-    """A module was given a parameter, as its constructor does or an assignment to its attribute `name`."""
+    """A module was given a parameter, as its constructor does or an assignment to its attribute `name`.
+
+    `owner` numbers the modules that were given any, from 0; it has nothing to do with their ids in the table.
+    """
 
     tensor: TensorId
+    owner: int
     name: str
 
 

@@ -118,13 +118,8 @@ class _Story:
                 yield frame
 
     def _made_at(self, tensor: TensorId) -> Frame | None:
-        placed = self._facts.optimized.placed(tensor)
-        if placed is not None:
-            return self._facts.graphs.frame(placed.site)
-        for other in self._facts.values.sharers(tensor):
-            for event in self._facts.values.makers(other):
-                return self._facts.graphs.frame(event.site)
-        return None
+        born = self._facts.optimized.born(tensor)
+        return self._facts.graphs.frame(born.site) if born is not None else None
 
     def _labels(self) -> Iterator[Label]:
         reason = self._found.reason
@@ -153,7 +148,7 @@ class _Story:
             return
         begun: dict[str, int] = {}
         for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict | ast.List | ast.ListComp):
+            if isinstance(node, ast.Assign) and _gathers(node.value):
                 for target in node.targets:
                     if isinstance(target, ast.Name) and node.lineno < frame.line:
                         begun[target.id] = max(begun.get(target.id, 0), node.lineno)
@@ -177,6 +172,14 @@ class _Story:
         if found.optimizers:
             return f"give {them} to {self._facts.names.optimizer(found.optimizers[0])}{at} too, {frozen}."
         return f"give {them} to an optimizer, {frozen}."
+
+
+def _gathers(value: ast.expr) -> bool:
+    """Tells whether an expression begins a collection, or asks for parameters."""
+    if isinstance(value, ast.Dict | ast.List | ast.ListComp):
+        return True
+    asked = (node.attr for node in ast.walk(value) if isinstance(node, ast.Attribute))
+    return isinstance(value, ast.Call) and any(attribute.endswith("parameters") for attribute in asked)
 
 
 def _used_after(function: ast.AST, name: str, line: int) -> bool:

@@ -65,7 +65,7 @@ class _Story:
         """Returns the lines that brought the new parameters in: the outermost that assigns what it built."""
         found: dict[Frame, None] = {}
         for tensor in self._stale.replacements:
-            event = self._facts.optimized.placed(tensor)
+            event = self._facts.optimized.born(tensor)
             frames = self._facts.graphs.frames(event.site) if event is not None else ()
             kept = [frame for frame in frames if self._assigns(frame)]
             if frames:
@@ -78,7 +78,7 @@ class _Story:
 
     def _built(self) -> Iterator[Frame]:
         for tensor in self._stale.replacements:
-            event = self._facts.optimized.placed(tensor)
+            event = self._facts.optimized.born(tensor)
             frame = self._facts.graphs.frame(event.site) if event is not None else None
             if frame is not None:
                 yield frame
