@@ -80,17 +80,21 @@ class EmptiedGradients:
     def _always_empty(self, optimizer: OptimizerId, uses: list[Use]) -> list[Emptied]:
         """Returns what was lost before the steps of one line, if none of them ever found a gradient."""
         found: list[Emptied] = []
-        proved = False
+        proved = by_hand = False
         for use in uses:
             parameters = self._facts.reach.trainable(optimizer, use.step.serial)
             written = {change.tensor for change in use.step.changed} & set(use.step.without_grad)
-            if not parameters or written or any(use.held.get(tensor) for tensor in parameters):
+            held = any(use.held.get(tensor) for tensor in parameters)
+            if held and by_hand and not self._ledger.seen(use.step.serial, use.step.end):
+                continue  # Clearing by hand goes unseen where a step is only watched.
+            if not parameters or written or held:
                 return []
             lost = self._lost(use, set(parameters))
             if not lost:
                 continue
             zero, backward, tensors = lost[-1]
             proved = proved or self._ledger.seen(backward.serial, use.step.end)
+            by_hand = isinstance(zero, Op) or zero.tensor is not None
             found.append(Emptied("all", optimizer, tensors, zero, backward, len(lost), use.step, 0))
         return found if proved else []
 
