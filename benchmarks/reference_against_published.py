@@ -191,7 +191,7 @@ def main() -> None:
     try:
         published("cpu", size, options.batch_size).step(*short)
     except RuntimeError as error:
-        print(f"the published step on the last {len(short[1])} pairs: {error}")
+        print(f"the published step on the last {len(short[1])} pairs: {str(error).partition('. ')[0]}")
     reference("cpu", size).step(*short)
     times = ratios(
         {
