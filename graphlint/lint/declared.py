@@ -5,7 +5,6 @@ May import `analysis`, `record` and the rest of `lint`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
 
 from graphlint.analysis.executed import Executed
 from graphlint.analysis.facts import Facts
@@ -17,9 +16,7 @@ from graphlint.lint.needs import FULL_ONLY
 from graphlint.lint.places import Places
 from graphlint.lint.rule import Rule
 from graphlint.lint.selection import entry_names, matching
-from graphlint.lint.suppressed import Idle, Suppressed
-
-_Why = Literal["unused", "repeated", "unknown", "unreadable"]
+from graphlint.lint.suppressed import Idle, Suppressed, Why
 
 
 class Declared:
@@ -39,6 +36,7 @@ class Declared:
         self._blocks = Blocks(facts)
         self._used: set[tuple[int, int]] = set()  # the number of a comment, and of an entry in it
         self._repeats: dict[tuple[int, int], int] = {}
+        self._beside: dict[tuple[int, int], str] = {}
         self._met: set[tuple[str, int, str]] = set()
 
     def sort(self, rule: Rule, occurrences: Sequence[Occurrence]) -> tuple[list[Finding], list[Suppressed]]:
@@ -67,6 +65,7 @@ class Declared:
             comment = self._commented(finding)
             if comment is None:
                 findings.append(finding)
+                self._note_beside(finding)
             else:
                 suppressed.append(_by_comment(finding, comment))
         return findings, suppressed
@@ -93,6 +92,18 @@ class Declared:
                     self._repeats[number, place] = first.line
         return first
 
+    def _note_beside(self, finding: Finding) -> None:
+        """Notes the comments that name a finding's rule at a line which it labels beside its own."""
+        for number, comment in enumerate(self._comments):
+            if any(comment.covers(label.path, label.line) for label in finding.labels[1:]):
+                same = comment.path == finding.path
+                where = (
+                    f"line {finding.line}" if same else f"{self._places.shown(finding.path)}:{finding.line}"
+                )
+                for place, entry in enumerate(comment.entries):
+                    if entry_names(entry, finding):
+                        self._beside[number, place] = where
+
     # --- what was idle -----------------------------------------------------------------------------------
 
     def idle(self, checked: Mapping[str, bool], *, by: str) -> tuple[Idle, ...]:
@@ -116,7 +127,7 @@ class Declared:
                     detail=comment.problem,
                 )
                 continue
-            groups: dict[tuple[_Why, str], list[str]] = {}
+            groups: dict[tuple[Why, str], list[str]] = {}
             for place, entry in enumerate(comment.entries):
                 why = self._why_idle((number, place), entry, checked, by)
                 if why is not None:
@@ -135,7 +146,7 @@ class Declared:
 
     def _why_idle(
         self, at: tuple[int, int], entry: str, checked: Mapping[str, bool], by: str
-    ) -> "tuple[_Why, str] | None":
+    ) -> "tuple[Why, str] | None":
         codes = matching(entry, self._rules)
         if not codes:
             return ("unknown", "")
@@ -143,6 +154,8 @@ class Declared:
             return None
         if at in self._repeats:
             return ("repeated", str(self._repeats[at]))
+        if at in self._beside:
+            return ("beside", self._beside[at])
         comment = self._comments[at[0]]
         if not self._proved or not all(checked.get(code, False) for code in codes):
             return None
@@ -172,7 +185,7 @@ class Declared:
                 and (path, line, entry) not in self._met
                 and self._nothing_there(entry, blocks, checked, by)
             )
-            kinds: tuple[tuple[_Why, tuple[str, ...]], ...] = (("unknown", unknown), ("unused", unused))
+            kinds: tuple[tuple[Why, tuple[str, ...]], ...] = (("unknown", unknown), ("unused", unused))
             for why, idle in kinds:
                 if idle:
                     yield Idle(

@@ -14,6 +14,10 @@ Means = Literal["comment", "expect", "per-file-ignores", "baseline"]
 """How a finding was suppressed: a comment on its line, `graphlint.expect`, the config file, a baseline."""
 
 
+Why = Literal["unused", "repeated", "beside", "unknown", "unreadable"]
+"""Why a declaration is of no use."""
+
+
 class Suppressed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A finding that somebody declared as meant.
 
@@ -43,8 +47,10 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
         entries: the idle entries as they were written; empty for a comment that can't be read.
         whole: whether nothing else in the declaration was of use.
         why: `unused`: the rules named were checked and found nothing there; `repeated`: an earlier
-            declaration of the same statement does it; `unknown`: the entries name no rule; `unreadable`.
-        detail: what is wrong with an unreadable one; the line that says the same for a repeated one.
+            declaration of the same statement does it; `beside`: they are reported at another line, which its
+            line only adds to; `unknown`: the entries name no rule; `unreadable`.
+        detail: what is wrong with an unreadable one; the line that says the same for a repeated one; the
+            place that is reported for one beside it.
         ended: whether the run came to its end, so that nothing more could have been found.
     """
 
@@ -53,7 +59,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     entries: tuple[str, ...] = ()
     whole: bool = True
-    why: Literal["unused", "repeated", "unknown", "unreadable"]
+    why: Why
     detail: str = ""
     ended: bool = True
 

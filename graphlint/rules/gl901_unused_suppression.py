@@ -4,7 +4,8 @@
 
 Reports a comment `# graphlint: ignore[...]`, and a `graphlint.expect(...)`, under which the rules that it
 names were checked and found nothing. It also reports a comment that names no rule there is, that can't be
-read (the brackets are missing, say), or that repeats what another one of the same statement says.
+read (the brackets are missing, say), that stands at a line which a finding labels but isn't reported at, or
+that repeats what another one of the same statement says.
 
 ## Why it matters
 
@@ -78,6 +79,9 @@ def _words(facts: Facts, idle: Idle) -> tuple[str, str, str]:
     if idle.why == "repeated":
         message = f"The comment in line {idle.detail} suppresses {named} at this statement already."
         return message, "says it again", f"{drop}."
+    if idle.why == "beside":
+        message = f"{named} is reported at {idle.detail}, not here: this comment suppresses nothing."
+        return message, "labelled beside it only", f"move the comment to {idle.detail}."
     where = "at this statement" if idle.by == "comment" else "in its block"
     message = (
         f"This {what} suppresses nothing: {named} {'were' if several else 'was'} checked in this run of "
@@ -136,41 +140,38 @@ for step in range(3):
 """,
 )
 
-_NETWORKS = """\
-import torch
-from torch import nn
-
-import graphlint
-
-torch.manual_seed(0)
-generator, discriminator = nn.Linear(4, 8), nn.Linear(8, 1)
-generator_optimizer = torch.optim.Adam(generator.parameters())
-discriminator_optimizer = torch.optim.Adam(discriminator.parameters())
-criterion = nn.BCEWithLogitsLoss()
-for step in range(2):
-    images = generator(torch.randn(16, 4))
-    discriminator_optimizer.zero_grad()
-    discriminator_loss = criterion(discriminator(images), torch.zeros(16, 1))
-"""
-
 _USED = Example(
     title="a comment on a fault that is meant",
-    code=_NETWORKS
+    code=_LOOP
     + """\
-    discriminator_loss.backward()  # graphlint: ignore[GL305] times the way back through both
-    discriminator_optimizer.step()
-    generator_optimizer.zero_grad()
+for step in range(3):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()  # graphlint: ignore[GL301] the gradient is to gather momentum by itself
+    optimizer.step()
 """,
 )
 
 _EXPECTED = Example(
     title="a block around a fault that is meant",
-    code=_NETWORKS
+    code="import graphlint\n"
+    + _LOOP
     + """\
-    with graphlint.expect("discarded-gradient", reason="times the way back through both"):
-        discriminator_loss.backward()
-    discriminator_optimizer.step()
-    generator_optimizer.zero_grad()
+for step in range(3):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    with graphlint.expect("missing-zero-grad", reason="the gradient is to gather momentum"):
+        loss.backward()
+        optimizer.step()
+""",
+)
+
+_BESIDE = Example(
+    title="a comment at a line that the report only adds to its own",
+    code=_LOOP
+    + """\
+for step in range(3):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()  # <- GL301
+    optimizer.step()  # graphlint: ignore[GL301] meant  # <- GL901
 """,
 )
 
@@ -208,6 +209,6 @@ RULE = Rule(
     since="0.1.0",
     needs=("expectations",),
     review=review,
-    bad=(_UNUSED, _SLIP, _IDLE_BLOCK),
+    bad=(_UNUSED, _SLIP, _IDLE_BLOCK, _BESIDE),
     good=(_USED, _EXPECTED, _IN_TEXT, _NOT_REACHED),
 )

@@ -129,6 +129,22 @@ def test_duplicates_are_reported(judged):
     assert found(judged(SOURCE.replace("GL301", "GL301,GL301"), 2)) == [("GL901", 2)]
 
 
+def test_a_comment_at_a_line_that_is_only_labelled_is_told_where_to_go(judged, make_rule):
+    def check(facts):
+        for path in (PATH, OTHER):
+            labels = (Label(path=path, line=1, text="l"), Label(path=PATH, line=3, text="m"))
+            yield Occurrence(message="m.", labels=labels, fix="f.")
+
+    source = SOURCE.replace("GL301", "GL303")
+    report = judged(source, rules=[make_rule("GL303", check)], how="error", exit_code=1)
+    assert sorted(found(report)) == [("GL303", 1), ("GL303", 1), ("GL901", 2)]
+    (said,) = words(report)
+    assert said in {
+        "`GL303` is reported at line 1, not here: this comment suppresses nothing.",
+        "`GL303` is reported at model.py:1, not here: this comment suppresses nothing.",
+    }
+
+
 def test_unknown_rules_and_slips_are_reported_whatever_was_checked(judged):
     report = judged(SOURCE.replace("GL301", "GL999"), 2, how="error", exit_code=1)
     assert found(report) == [("GL301", 2), ("GL901", 2)]
