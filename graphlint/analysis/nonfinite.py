@@ -34,7 +34,7 @@ class NonFinite:
         parameters: whose gradients or values are known to be bad.
         origin: where a value of the forward pass ceased to be finite, where that is known.
         nodes: the nodes that made bad gradients of finite ones, nearest to the loss first.
-        masked: whether they did so for elements that the loss leaves out: zero times infinity.
+        masked: whether that is a NaN behind a `where`, a mask or a selection: zero times infinity.
         saved: a node that had saved a bad value while all before it had not (watch level).
         shown: the step was not looked at; the loss of this backward showed that its weights had become bad.
         before: the loss at earlier backwards: the first of all, then the last few.
@@ -134,12 +134,16 @@ class NonFinites:
     def _turning(self, backward: Backward, graph: BackwardGraph) -> tuple[tuple[Node, ...], bool]:
         if backward.values is None:
             return (), False
-        sources = sorted({turn.source for turn in backward.values.turns if turn.to != "zero"})
+        turned = {turn.source for turn in backward.values.turns if turn.to != "zero"}
+        sources = sorted(turned & graph.executed)  # a very large graph is not stored to its end
         chosen: dict[int | None, Node] = {}
         for source in sources:
             chosen.setdefault(graph.nodes[source].site, graph.nodes[source])
         above = graph.upstream(sources[:1])
-        masked = any(graph.nodes[index].name.startswith(("Where", "MaskedFill", "Index")) for index in above)
+        unused = any(turn.to == "nan" for turn in backward.values.turns if turn.source in sources[:1])
+        masked = unused and any(
+            graph.nodes[index].name.startswith(("Where", "MaskedFill", "Index")) for index in above
+        )
         return tuple(chosen.values())[:_MOST_NODES], masked
 
     def _saved(self, backward: Backward) -> Node | None:
@@ -147,7 +151,7 @@ class NonFinites:
         graph = self._facts.graphs.of(backward)
         if graph is None or backward.values is None or not backward.values.saved:
             return None
-        bad = set(backward.values.saved)
+        bad = set(backward.values.saved) & graph.executed
         firsts = [i for i in sorted(bad) if graph.downstream([i]) & bad == {i}]
         return graph.nodes[firsts[-1]] if firsts else None
 

@@ -68,8 +68,8 @@ class NonFiniteWords:
         why = f": {words.why}" if words is not None else ""
         if self._found.masked:
             return (
-                f"The loss is finite, but the gradient of {name} is not{why}. The loss leaves those elements "
-                "out, and 0 times infinity is NaN."
+                f"The loss is finite, but the gradient of {name} is not{why}. What the loss leaves out "
+                "has a gradient of 0, and 0 times infinity is NaN."
             )
         return f"The loss is finite, but the gradient of {name} is not{why}{self._history()}."
 

@@ -191,7 +191,7 @@ class Zeros:
 
     def _closed(self, backward: Backward, graph: BackwardGraph, leaf: int) -> set[tuple[int, int]] | None:
         """Returns the edges above a leaf on which its gradient became zero; None where a way is open."""
-        if backward.values is None:
+        if backward.values is None or graph.graph.truncated:
             return None
         zero = {(turn.source, turn.target) for turn in backward.values.turns if turn.to == "zero"}
         found: set[tuple[int, int]] = set()

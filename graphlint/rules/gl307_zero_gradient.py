@@ -55,6 +55,8 @@ def _occurrence(facts: Facts, found: Zeroed, frame: Frame, backward: Frame | Non
     one = len(facts.owners.phrases(found.parameters)) == 1
     name = _operation(facts, found)
     what = f"`{name}`" if name else facts.wording.call_at(frame) or "the operation"
+    if found.node.custom is not None:
+        what = f"the custom function {found.node.custom}"
     steps = counted(found.steps, "step")
     nothing = f"{owners} learns nothing" if one else "They learn nothing"
     return Occurrence(
@@ -84,7 +86,7 @@ _REASONS: tuple[tuple[Kind, str], ...] = (
 
 def _reason(found: Zeroed) -> str:
     if found.kind == "custom":
-        return f"runs the custom function {found.node.custom}, whose backward returns zeros"
+        return "returns zeros from its backward"
     return dict(_REASONS)[found.kind]
 
 
