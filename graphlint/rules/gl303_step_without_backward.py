@@ -59,6 +59,9 @@ class _Story:
         self._stepping = f"{facts.wording.step(step)} ({place(frame)})"
         made = unfed.made.site if unfed.made is not None else None
         self._made = facts.graphs.common_frame(made, step.site)
+        if self._made == frame:
+            # A closure: it runs inside the step, and the line that made the loss is deeper than the step's.
+            self._made = facts.graphs.frame(made)
         self._owners = facts.wording.owners(unfed.parameters)
         self._parameters = facts.wording.parameters(unfed.parameters)
 
