@@ -1,5 +1,6 @@
 """Sees `train()` and `eval()` of modules, at both levels: torch has no hook for them."""
 
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
 from graphlint.record.header import Capability
+from graphlint.record.identity import ModuleId
 from graphlint.record.modes import ModeChange
 
 
@@ -24,8 +26,8 @@ class ModesTap:
     def __init__(self, context: CaptureContext) -> None:
         self._context = context
         self._recorder = context.recorder
-        self._outermost = True
-        self._met: dict[int, tuple[torch.nn.Module, Any]] = {}
+        self._inside: int | None = None
+        self._met: list[tuple[torch.nn.Module, Any]] = []
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the method of the base class."""
@@ -33,51 +35,56 @@ class ModesTap:
 
     def _wrap(self, original: Any) -> Any:
         context = self._context
-        met = self._met
+        this_thread = threading.get_ident
 
         def train(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside is not None and self._inside == this_thread():
+                self._met.append((module, module.__dict__.get("training")))
+                return original(module, *args, **kwargs)
             if context.quiet or not context.here():
                 return original(module, *args, **kwargs)
-            if not self._outermost:
-                met.setdefault(id(module), (module, _mode_of(module)))
-                return original(module, *args, **kwargs)
-            self._outermost = False
-            met[id(module)] = (module, _mode_of(module))
+            self._inside = this_thread()
+            self._met = [(module, module.__dict__.get("training"))]
             try:
                 result = original(module, *args, **kwargs)
             finally:
-                self._outermost = True
-                context.guard.run("modes", self._turned, module)
+                met, self._met, self._inside = self._met, [], None
+                context.guard.run("modes", self._turned, module, met)
                 met.clear()
             context.check_stop()
             return result
 
         return train
 
-    def _turned(self, module: torch.nn.Module) -> None:
+    def _turned(self, module: torch.nn.Module, met: list[tuple[torch.nn.Module, Any]]) -> None:
         """Emits the call where it turned something, or where everything is recorded."""
-        modes = [(part, was, _mode_of(part)) for part, was in self._met.values()]
-        turned = [(part, now) for part, was, now in modes if was is not None and now not in {was, None}]
+        turned: dict[int, tuple[torch.nn.Module, bool]] = {}
+        for part, was in reversed(met):
+            now = part.__dict__.get("training")
+            if now is not was and was is not None and now is not None:
+                turned[id(part)] = (part, now)
+            elif turned:
+                # It was met twice: how it was the first time counts.
+                turned.pop(id(part), None)
         if not (turned or self._context.full):
             return
         chain = self._recorder.sites.chain(depth=4)
         if self._context.full:
             self._context.names.look(chain.frames)
         number = self._recorder.module(module)
-        mode = bool(modes[0][2])
+        mode = bool(module.__dict__.get("training"))
+        changed: list[ModuleId] = []
+        opposed: list[ModuleId] = []
+        for part, now in reversed(turned.values()):
+            (changed if now == mode else opposed).append(self._recorder.module(part))
         event = ModeChange(
             serial=self._recorder.next_serial(),
             site=chain.site,
             module=number,
             training=mode,
-            changed=tuple([self._recorder.module(part) for part, now in turned if now == mode]),
-            opposed=tuple([self._recorder.module(part) for part, now in turned if now != mode]),
+            changed=tuple(changed),
+            opposed=tuple(opposed),
         )
         self._recorder.emit(event)
         if event.changed and self._recorder.is_root(number):
             self._context.evaluations.mode_turned(event.site, training=mode)
-
-
-def _mode_of(module: Any) -> Any:
-    """Returns the module's mode; None where it keeps none of its own."""
-    return vars(module).get("training")
