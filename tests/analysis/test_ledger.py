@@ -72,7 +72,7 @@ def test_zeros_hold_nothing(build, tensor):
 
 
 def test_a_step_that_a_scaler_left_out_has_used_its_gradients(build, tensor):
-    skip = ScalerCall(serial=2, scaler=0, method="step", optimizer=0, stepped=False)
+    skip = ScalerCall(serial=2, scaler=0, method="skipped", optimizer=0)
     facts = build(tensor(0), SGD, backward(1), skip, ZeroGrad(serial=3, cleared=(0,)))
     assert facts.ledger.clearings == ()
 
