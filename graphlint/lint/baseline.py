@@ -111,8 +111,9 @@ def load(path: Path) -> Baseline:
     """
     try:
         text = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"can't read the baseline {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"can't read the baseline {path}: {reason}") from error
     try:
         identity = msgspec.json.decode(text, type=_Identity)
         if identity.format != FORMAT:

@@ -1,6 +1,10 @@
 """Comments are read as Python reads them: never from strings, for the statement that they belong to."""
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graphlint.lint.comments import comments
 
@@ -131,3 +135,36 @@ def test_files_are_told_apart():
     assert [(one.path, one.line) for one in found] == [("/a.py", 2), ("/b.py", 1)]
     assert found[0].covers("/a.py", 2)
     assert not found[0].covers("/b.py", 2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    "# graphlint: ignore[GL1] why",
+                    "x = 1",
+                    "\n",
+                    "(",
+                    ")",
+                    "'''",
+                    '"',
+                    "\\",
+                    "\t",
+                    "  ",
+                    "\r",
+                    "\x0c",
+                ]
+            ),
+            st.text(max_size=4),
+        ),
+        max_size=25,
+    ).map("".join)
+)
+def test_no_text_is_too_strange(text):
+    lines = len(re.split(r"\r\n|\r|\n", text))
+    for one in read(text):
+        assert 1 <= one.line <= lines
+        assert one.first_line <= one.last_line <= lines
+        assert one.first_line == 0 or one.covers(PATH, one.first_line)

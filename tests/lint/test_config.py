@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from graphlint.errors import UsageError
-from graphlint.lint.config import KEYS, Config, find, load
+from graphlint.lint.config import KEYS, Config, _config, find, load
 
 
 @pytest.fixture
@@ -150,3 +152,21 @@ def test_a_torn_file_on_the_way_is_refused(tmp_path, rules):
     (tmp_path / "pyproject.toml").write_text("[tool")
     with pytest.raises(UsageError, match="is not valid TOML"):
         find([tmp_path / "src"], rules)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("GL101"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
+def test_any_value_is_read_or_refused(rules, table):
+    refused: UsageError | None = None
+    try:
+        _config(Path("pyproject.toml"), table, rules)
+    except UsageError as error:
+        refused = error
+    assert refused is None or "[tool.graphlint]" in str(refused)
