@@ -149,7 +149,7 @@ class Declared:
     ) -> "tuple[Why, str] | None":
         codes = matching(entry, self._rules)
         if not codes:
-            return ("unknown", "")
+            return ("unknown", self._known)
         if by in codes or at in self._used:
             return None
         if at in self._repeats:
@@ -163,6 +163,10 @@ class Declared:
             comment.path, comment.first_line, comment.last_line, in_full=self._full_only(codes)
         )
         return ("unused", "") if passed else None
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(rule.code for rule in self._rules)
 
     @cached_property
     def _executed(self) -> Executed:
@@ -195,6 +199,7 @@ class Declared:
                         entries=idle,
                         whole=len(idle) == len(entries),
                         why=why,
+                        detail=self._known if why == "unknown" else "",
                         ended=self._ended or why != "unused",
                     )
 

@@ -50,7 +50,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
             declaration of the same statement does it; `beside`: they are reported at another line, which its
             line only adds to; `unknown`: the entries name no rule; `unreadable`.
         detail: what is wrong with an unreadable one; the line that says the same for a repeated one; the
-            place that is reported for one beside it.
+            place that is reported for one beside it; the rules that there are for an unknown one.
         ended: whether the run came to its end, so that nothing more could have been found.
     """
 

@@ -74,7 +74,7 @@ def _words(facts: Facts, idle: Idle) -> tuple[str, str, str]:
     if idle.why == "unknown":
         verb, them = ("name", "them") if several else ("names", "it")
         message = f"{named} {verb} no rule: nothing is suppressed by {them}."
-        fix = f"name a rule by its code or name, as `graphlint rules` lists them, or {drop}."
+        fix = f"name a rule by its code or name (`graphlint rules` lists them: {idle.detail}), or {drop}."
         return message, f"{named} {'are' if several else 'is'} unknown", fix
     if idle.why == "repeated":
         message = f"The comment in line {idle.detail} suppresses {named} at this statement already."

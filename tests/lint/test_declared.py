@@ -149,6 +149,7 @@ def test_unknown_rules_and_slips_are_reported_whatever_was_checked(judged):
     report = judged(SOURCE.replace("GL301", "GL999"), 2, how="error", exit_code=1)
     assert found(report) == [("GL301", 2), ("GL901", 2)]
     assert words(report) == ["`GL999` names no rule: nothing is suppressed by it."]
+    assert "GL301, GL302, GL901" in report.findings[1].fix
     report = judged(SOURCE.replace("[GL301]", " GL301"), how="error", exit_code=1)
     assert found(report) == [("GL901", 2)]
 
@@ -282,6 +283,7 @@ def test_idle_blocks_are_reported_once(with_blocks):
 def test_unknown_rules_of_a_block_are_reported(with_blocks):
     report = with_blocks(flags(3), entries=("GL301", "GL999"))
     assert words(report) == ["`GL999` names no rule: nothing is suppressed by it."]
+    assert "GL301, GL302, GL901" in report.findings[0].fix
 
 
 def test_other_rules_are_not_meant(with_blocks):
