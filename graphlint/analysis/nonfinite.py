@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from graphlint.analysis.graphs import BackwardGraph
 from graphlint.analysis.origins import Origin, Origins
 from graphlint.analysis.scales import short
+from graphlint.analysis.zeros import kind_name
 from graphlint.record.events import Backward, HostRead, Op, OptimizerStep, ScriptError, Transfer
 from graphlint.record.graph import Node
 from graphlint.record.identity import Serial, TensorId
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 3
 _GREW = 1e4
+_SUSPECTS = frozenset({"Sqrt", "Acos", "Asin"})
 _TESTS = frozenset({"isfinite", "isnan", "isinf"})
 
 
@@ -37,6 +39,8 @@ class NonFinite:
         masked: whether that is a NaN behind a `where`, a mask or a selection: zero times infinity.
         saved: a node that had saved a bad value while all before it had not (watch level).
         shown: the step was not looked at; the loss of this backward showed that its weights had become bad.
+        suspects: where nobody looked inside the backward, its operations whose derivative can be infinite
+            though their result is not.
         before: the loss at earlier backwards: the first of all, then the last few.
     """
 
@@ -48,7 +52,13 @@ class NonFinite:
     masked: bool = False
     saved: Node | None = None
     shown: Backward | None = None
+    suspects: tuple[Node, ...] = ()
     before: tuple[float, ...] = field(default=())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run ended there."""
+        return self.step is None and (self.backward is None or self.backward.error is not None)
 
     @property
     def grew(self) -> bool:
@@ -122,7 +132,17 @@ class NonFinites:
             return NonFinite(backward, step, bad, origin=origin, saved=saved, before=before)
         graph = self._facts.graphs.of(backward)
         nodes, masked = self._turning(backward, graph) if graph is not None else ((), False)
-        return NonFinite(backward, step, bad, nodes=nodes, masked=masked, before=before)
+        suspects = () if nodes else self._suspects(backward)
+        return NonFinite(backward, step, bad, nodes=nodes, masked=masked, suspects=suspects, before=before)
+
+    def _suspects(self, backward: Backward) -> tuple[Node, ...]:
+        graph = self._facts.graphs.of(backward)
+        step = self._facts.steps.of(backward.serial)
+        if graph is None or step is None or step.level == "full":
+            return ()
+        nodes = [graph.nodes[i] for i in sorted(graph.executed) if kind_name(graph.nodes[i]) in _SUSPECTS]
+        chosen = {node.site: node for node in reversed(nodes) if node.site is not None}
+        return tuple(chosen.values())[:_MOST_NODES]
 
     def _seen_in(self, backward: Backward) -> ValuesSeen | None:
         return next((e for e in self._seen if backward.serial < e.serial < backward.end), None)
@@ -168,7 +188,9 @@ class NonFinites:
         filled = [b for b in self._backwards if b.serial < step.end and not set(bad).isdisjoint(b.reached)]
         if filled and filled[-1].values is not None:
             return self._explained(filled[-1], step, bad)
-        return NonFinite(filled[-1] if filled else None, step, bad, shown=shown, before=values.before)
+        backward = filled[-1] if filled else shown
+        suspects = self._suspects(backward)
+        return NonFinite(backward, step, bad, shown=shown, suspects=suspects, before=values.before)
 
     def _wrote(self, step: OptimizerStep, bad: tuple[TensorId, ...]) -> bool:
         return not {change.tensor for change in step.changed}.isdisjoint(bad)

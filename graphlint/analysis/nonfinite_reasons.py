@@ -45,7 +45,7 @@ _FORWARD: Mapping[str, Words] = {
     "div": Words("divides by 0, or by something so small that the result overflows", _DIVISOR),
     "reciprocal": Words("was given 0", "keep its argument away from 0: `1 / ({x} + 1e-8)`"),
     "exp": Words(
-        "overflows: in float32 its argument may be 88 at most",
+        "overflows, since in float32 its argument may be 88 at most",
         "limit its argument (`{x}.clamp(max=20)`), or use what is made for it (`logsumexp`, `softmax`)",
     ),
     "pow": Words("was given a base at or below 0 that its exponent doesn't allow, or overflows", _BASE),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from graphlint.analysis.nonfinite import NonFinite
 from graphlint.analysis.nonfinite_reasons import OVERFLOW, backward_words, forward_words
 from graphlint.analysis.scales import short
+from graphlint.analysis.wording import listed
 from graphlint.analysis.zeros import kind_name
 from graphlint.record.events import Op
 from graphlint.record.graph import Node
@@ -35,10 +36,7 @@ class NonFiniteWords:
         if found.origin is not None and (self._op is None or found.origin.written):
             return self._given(found.origin.tensor)
         if self._op is not None:
-            words = forward_words(short(self._op.name)) or OVERFLOW
-            name = short(self._op.name) or self._op.name
-            made = "a NaN" if found.origin and found.origin.extent == "nan" else "an infinity"
-            return f"`{name}` {words.why} and makes {made} of finite numbers{self._history()}."
+            return self._computed(self._op)
         if found.nodes:
             return self._derived(found.nodes[0])
         loss = self._facts.wording.loss(found.backward) if found.backward is not None else "the loss"
@@ -48,9 +46,24 @@ class NonFiniteWords:
         if found.shown is not None:
             return (
                 f"{loss} was finite, but its backward and the step after it made weights that are not"
-                f"{self._history()}."
+                f"{self._history()}.{self._suspected()}"
             )
-        return f"The gradients that {loss} gives hold a NaN or an infinity{self._history()}."
+        return f"The gradients of {loss} hold a NaN or an infinity{self._history()}.{self._suspected()}"
+
+    def _computed(self, op: Op) -> str:
+        words = forward_words(short(op.name)) or OVERFLOW
+        origin = self._found.origin
+        made = "a NaN" if origin is not None and origin.extent == "nan" else "an infinity"
+        of = "infinities" if origin is not None and origin.from_infinity is not None else "finite numbers"
+        name = _plain(short(op.name) or op.name)
+        return f"`{name}` makes {made} of {of}: it {words.why}{self._history()}."
+
+    def _suspected(self) -> str:
+        suspects = self._found.suspects
+        if not suspects:
+            return ""
+        names = listed([self.operation(node) for node in suspects])
+        return f" The derivative of {names} in it can be infinite."
 
     def _given(self, tensor: TensorId) -> str:
         name = self._facts.names.tensor(tensor, self._scope)
@@ -79,7 +92,7 @@ class NonFiniteWords:
             return f"the custom function {node.custom}"
         event = self._facts.graphs.event(node)
         if isinstance(event, Op) and short(event.name):
-            return f"`{short(event.name)}`"
+            return f"`{_plain(short(event.name))}`"
         return f"`{kind_name(node)}`"
 
     def _history(self) -> str:
@@ -91,8 +104,10 @@ class NonFiniteWords:
     def consequence(self) -> str:
         """Returns the sentence that says what came of it."""
         found = self._found
-        if found.step is None:
+        if found.ended:
             return "The script ended there."
+        if found.step is None:
+            return "All that is computed with it is bad too."
         bad = self._facts.wording.parameters(found.parameters)
         return f"{self._facts.wording.step(found.step)} writes it into {bad}, for good."
 
@@ -111,10 +126,20 @@ class NonFiniteWords:
             return f"{self._filled(words.remedy, self._op)}."
         if found.nodes:
             return self._fix_derived(found.nodes[0])
-        return (
-            "run again with `--level full` to learn the line, and meanwhile check "
-            "`torch.isfinite(loss)` before the backward."
-        )
+        return self._fix_unknown()
+
+    def _fix_unknown(self) -> str:
+        backward = self._found.backward
+        step = self._facts.steps.of(backward.serial) if backward is not None else None
+        if step is not None and step.level == "full":
+            return "run the step under `torch.autograd.detect_anomaly()` to learn the operation."
+        again = "run again with `--level full` to learn the line"
+        suspect = self._found.suspects[0] if self._found.suspects else None
+        words = backward_words(kind_name(suspect)) if suspect is not None else None
+        event = self._facts.graphs.event(suspect) if suspect is not None else None
+        if words is not None and isinstance(event, Op):
+            return f"{self._filled(words.remedy, event)}; {again} for certain."
+        return f"{again}, and meanwhile check `torch.isfinite(loss)` before the backward."
 
     def _fix_given(self, tensor: TensorId) -> str:
         name = self._facts.names.tensor_name(tensor, self._scope)
@@ -140,13 +165,18 @@ class NonFiniteWords:
 
     def _filled(self, remedy: str, op: Op) -> str:
         x, y = self._names(op)
-        return remedy.format(x=x, y=y)
+        return remedy.format(x=x, y=y).replace("....", "(...).")
 
     def _names(self, op: Op) -> tuple[str, str]:
-        """Returns what an operation's first two arguments are called where it stands, `x` and `y` at need."""
+        """Returns what an operation's first two arguments are called where it stands, `...` at need."""
         names = []
-        for place, stand_in in enumerate("xy"):
+        for place in range(2):
             read = op.inputs[place : place + 1]
             found = [n for use in read for n in self._facts.names.names_in(use.tensor, self._scope)]
-            names.append(found[0] if found else stand_in)
+            names.append(found[0] if found else "...")
         return names[0], names[1]
+
+
+def _plain(name: str) -> str:
+    """Returns an operation's name without the underscores of a special method."""
+    return name.strip("_") or name

@@ -62,7 +62,8 @@ class _Story:
         self._found = found
         origin = found.origin
         self._op = origin.op if origin is not None else None
-        self._node = found.nodes[0] if found.nodes else found.saved
+        nodes = (*found.nodes, *found.suspects)
+        self._node = nodes[0] if nodes else found.saved
         self.site = self._primary()
         self.frame = facts.graphs.frame(self.site)
 
@@ -122,10 +123,10 @@ class _Story:
     def _labels(self, frame: Frame, words: NonFiniteWords) -> Iterator[Label]:
         found = self._found
         yield label(frame, self._here())
-        for node in found.nodes[1:]:
+        for node in (*found.nodes[1:], *found.suspects[1:]):
             other = self._facts.graphs.frame(node.site)
             if other is not None:
-                yield label(other, f"{words.operation(node)} does too")
+                yield label(other, f"or {words.operation(node)}" if found.suspects else "this one too")
         source = found.origin.from_infinity if found.origin is not None else None
         if source is not None and (masked := self._facts.graphs.frame(source.site)) is not None:
             yield label(masked, "puts the infinities")
@@ -144,12 +145,16 @@ class _Story:
 
     def _here(self) -> str:
         found = self._found
+        if found.origin is not None and found.origin.written:
+            return "puts it there"
         if self._op is not None:
             return "not finite from here on"
         if found.origin is not None:
             return "read here"
         if found.nodes:
             return "its gradient is not finite"
+        if found.suspects:
+            return "its derivative can be infinite"
         return (
             "the first that is known not to be finite" if found.saved is not None else "not finite after this"
         )

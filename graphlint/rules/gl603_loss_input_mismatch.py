@@ -38,6 +38,7 @@ from graphlint.analysis.mismatches import Mismatch, Mismatches
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
 
@@ -128,18 +129,18 @@ def _fix(found: Mismatch, made: Frame) -> str:
 
 def _broadcast(facts: Facts, found: Broadcast, frame: Frame) -> Occurrence:
     scope = frame.function
-    long, other = facts.names.tensor(found.long, scope), facts.names.tensor(found.other, scope)
+    long, other = _operand(facts, found.long, scope), _operand(facts, found.other, scope)
     a, b, result = found.shapes
     name = facts.names.tensor_name(found.long, scope)
-    squeezed = f"`{name}.squeeze({found.dim})`" if name else f"`.squeeze({found.dim})` on the first"
+    squeezed = f"`{name}.squeeze({found.dim})`" if name else f"`.squeeze({found.dim})` on the longer one"
     plain = facts.names.tensor_name(found.other, scope)
     instead = f", or `{plain}.unsqueeze({found.dim})`" if plain else ""
     made = facts.values.producer(found.long, found.op.serial)
     there = facts.graphs.common_frame(made.site, found.op.site) if made is not None else None
     return Occurrence(
         message=(
-            f"{long} has the shape {a} and {other} {b}: together they broadcast to {result}, and the loss is "
-            "taken over all pairs instead of each prediction and its own target."
+            f"{long[0].upper()}{long[1:]} has the shape {a} and {other} {b}: together they broadcast to "
+            f"{result}, and the loss is taken over all pairs instead of each prediction and its own target."
         ),
         labels=distinct(
             [
@@ -153,6 +154,11 @@ def _broadcast(facts: Facts, found: Broadcast, frame: Frame) -> Occurrence:
         last_step=facts.steps.last_step(found.op.serial),
         cause=(frame.path, frame.line, "broadcast"),
     )
+
+
+def _operand(facts: Facts, tensor: TensorId, scope: str) -> str:
+    name = facts.names.tensor_name(tensor, scope)
+    return f"`{name}`" if name is not None else "one operand"
 
 
 def _backward(facts: Facts, found: Broadcast) -> Iterator[Label]:

@@ -164,6 +164,20 @@ def test_late_in_the_backward_pass(run) -> None:
     assert "--level full" in finding.fix
 
 
+def test_late_under_a_root_that_can_be_named(run) -> None:
+    body = "e = out.pow(2).sum(1) + (1e-6 if step < 9 else 0)\nloss = (torch.sqrt(e) - 1).pow(2).mean()"
+    finding = run(script(body, steps=14), "GL306").only("GL306")
+    assert (finding.line, finding.first_step) == (15, 9)
+    assert "can be infinite" in finding.message
+    assert "`torch.sqrt(e + 1e-8)`" in finding.fix
+
+
+def test_a_parameter_that_was_never_initialised(run) -> None:
+    setup = "model.weight.data.fill_(math.nan)"
+    finding = run(script("loss = out.mean()", setup), "GL306").only("GL306")
+    assert "before any step was taken" in finding.message
+
+
 def test_a_learning_rate_that_is_too_high(run) -> None:
     finding = run(script("loss = (out - x).pow(2).mean()", rate=500.0, steps=40), "GL306").only("GL306")
     assert "after the loss had grown from" in finding.message
