@@ -4,6 +4,7 @@ Imports torch, and scikit-learn as soon as an embedding is made.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import torch
@@ -152,7 +153,7 @@ def embedding_from(description: Description) -> TextEmbedding:
 _WORD = r"\b\w+\b"
 """scikit-learn's own pattern leaves out words of one letter, such as 7."""
 
-_NGRAMS = {"word": (1, 1), "char_wb": (2, 4)}
+_NGRAMS = MappingProxyType({"word": (1, 1), "char_wb": (2, 4)})
 
 
 def _vectorizer(analyzer: str, vocabulary: list[str] | None = None) -> Any:
