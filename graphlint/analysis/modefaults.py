@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphlint.analysis.modelcalls import function
-from graphlint.record.events import Backward, HostRead, ModuleCall, Op
+from graphlint.record.events import Backward, HostRead, ModuleCall, Op, OptimizerStep, Repeat
 from graphlint.record.identity import Serial, TensorId
 from graphlint.record.modes import ModeChange
 
@@ -99,15 +99,32 @@ class ModeFaults:
         return turned if whole else None
 
     def _evaluation_between(self, turned: ModeChange, call: ModuleCall) -> ModuleCall | None:
-        """Returns a call of what was turned, in eval mode and not trained, before the call."""
+        """Returns a call of what was turned, in eval mode and not trained, before the call.
+
+        What was turned and then trained first was turned for that.
+        """
         for other in self._calls.outermost:
             if other.serial >= call.serial:
                 return None
             if other.serial < turned.serial or other.training or self._calls.trained(other) is not None:
                 continue
             if self._belongs(other, turned) and not self._calls.entered(other):
-                return other
+                return None if self._updated_between(turned, other) else other
         return None
+
+    def _updated_between(self, turned: ModeChange, evaluation: ModuleCall) -> bool:
+        """Tells whether the model was updated between its `eval()` and the call that evaluates."""
+        parameters = set(self._facts.values.module_parameters(turned.module))
+        for event in self._facts.trace.events:
+            if not turned.serial < event.serial < evaluation.serial:
+                continue
+            if isinstance(event, Repeat):
+                return True
+            if isinstance(event, OptimizerStep) and not parameters.isdisjoint(
+                change.tensor for change in event.changed
+            ):
+                return True
+        return False
 
     def _belongs(self, call: ModuleCall, turned: ModeChange) -> bool:
         root = self._facts.names.root(call.module)

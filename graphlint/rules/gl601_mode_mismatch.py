@@ -97,7 +97,7 @@ def _left_in_eval(facts: Facts, left: LeftInEval, frame: Frame) -> Occurrence:
         step=facts.steps.step_of(left.backward.serial),
         last_step=facts.steps.last_step(left.backward.serial),
         cause=(*map(str, function(frame)), "left in eval mode"),
-        severity="error",
+        severity="error" if left.earlier is not None else None,
     )
 
 

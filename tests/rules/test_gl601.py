@@ -115,6 +115,35 @@ for step in range(16):
 }
 
 LOOK_ALIKES = {
+    "eval mode for the last epochs on purpose": """
+model = net()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(4):
+    if epoch == 2:
+        model.eval()
+    for x, y in loader(4):
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    was = model.training
+    model.eval()
+    with torch.no_grad():
+        print(sum((model(x).argmax(1) == y).sum().item() for x, y in loader(8, 1)))
+    model.train(was)
+""",
+    "parts of a model left in eval mode by themselves": """
+model = net()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(12):
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    opt.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    opt.step()
+    if step == 4:
+        model[1].eval()
+        with torch.no_grad():
+            print(model(x).argmax(1).float().mean().item())
+""",
     "mc dropout": """\
 model = net(); opt = torch.optim.SGD(model.parameters(), 0.1)
 for epoch in range(2):
