@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 _BACKWARDS = re.compile(r"\.backward\(|\bgrad\(")
+_STEPS = re.compile(r"\.step\(")
 _EXPRESSION_LIMIT = 48
 
 
@@ -83,6 +84,12 @@ class Wording:
         if name is not None:
             return f"`{name}.step()`"
         return f"the step of {self._facts.names.optimizer(step.optimizer)}"
+
+    def step_call(self, step: OptimizerStep) -> str:
+        """Returns the call that made a step, as its line has it: "`scaler.step(optimizer)`"."""
+        frame = self.frame(step.site)
+        spelled = self._facts.sources.call(frame.path, frame.line, _STEPS) if frame is not None else None
+        return f"`{spelled}`" if spelled is not None else self.step(step)
 
     def zero(self, zero: ZeroGrad) -> str:
         """Returns "`optimizer.zero_grad()`", or what else cleared the gradients."""

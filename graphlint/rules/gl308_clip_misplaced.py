@@ -93,7 +93,7 @@ def _without_effect(facts: Facts, found: Clipped, seen: GradientClip, frame: Fra
 
 def _why(facts: Facts, found: Clipped, frame: Frame) -> str:
     words = facts.wording
-    step = f"{words.step(found.step)}{words.at(found.step.site, near=frame)}" if found.step else "the step"
+    step = _step(facts, found.step, frame)
     fill = ""
     if found.filled is not None:
         fill = f"{words.backward(found.filled)}{words.at(found.filled.site, near=frame)}"
@@ -112,6 +112,13 @@ def _why(facts: Facts, found: Clipped, frame: Frame) -> str:
         f"finds no gradients to clip{cleared}, and {fill} computes them only later. "
         f"{_capital(step)} uses them unclipped."
     )
+
+
+def _step(facts: Facts, step: OptimizerStep | None, near: Frame) -> str:
+    """Returns "`optimizer.step()` (line 12)"."""
+    if step is None:
+        return "the step"
+    return f"{facts.wording.step_call(step)}{facts.wording.at(step.site, near=near)}"
 
 
 def _capital(text: str) -> str:
@@ -134,7 +141,7 @@ def _labels(facts: Facts, found: Clipped, frame: Frame) -> Iterator[Label]:
 
 def _between(facts: Facts, found: Clipped, frame: Frame) -> str:
     words = facts.wording
-    step = f"{words.step(found.step)}{words.at(found.step.site, near=frame)}" if found.step else "the step"
+    step = _step(facts, found.step, frame)
     after = "the last backward"
     if found.filled is not None:
         after = f"{words.backward(found.filled)}{words.at(found.filled.site, near=frame)}"

@@ -130,7 +130,7 @@ def _is_attempt(event: AnyEvent, optimizers: frozenset[OptimizerId]) -> bool:
 
 def _occurrence(facts: Facts, found: _Early, frame: Frame) -> Occurrence:
     name = _called(facts, found, frame)
-    step = f"{facts.wording.step(found.taken)}{facts.wording.at(found.taken.site, near=frame)}"
+    step = f"{facts.wording.step_call(found.taken)}{facts.wording.at(found.taken.site, near=frame)}"
     labels = distinct(_labels(facts, found, frame))
     before, after = _spelled(found.first.before), _spelled(found.first.after)
     lost = f"The first value of its schedule, {before}, is never used"
@@ -179,7 +179,7 @@ def _labels(facts: Facts, found: _Early, frame: Frame) -> Iterator[Label]:
 
 
 def _fix(facts: Facts, found: _Early, frame: Frame, name: str) -> str:
-    step = f"{facts.wording.step(found.taken)}{facts.wording.at(found.taken.site, near=frame)}"
+    step = f"{facts.wording.step_call(found.taken)}{facts.wording.at(found.taken.site, near=frame)}"
     if found.between > 1:
         return f"step the scheduler at the end of the round, after the last {step}."
     return f"call {name} after {step}."

@@ -284,12 +284,12 @@ def test_what_it_says(run) -> None:
     judged = run(HEAD + BAD["a trainer's hook"])
     finding = judged.only("GL309")
     assert finding.message == (
-        "`self.scheduler.step()` comes before `optimizer.step()` (line 18) from the first round on. The "
+        "`self.scheduler.step()` comes before `opt.step()` (line 18) from the first round on. The "
         "first value of its schedule, a learning rate of 0.1, is never used: the first step is taken with a "
         "learning rate of 0.09."
     )
     assert finding.fix == (
-        "step the scheduler at the end of the round, after the last `optimizer.step()` (line 18)."
+        "step the scheduler at the end of the round, after the last `opt.step()` (line 18)."
     )
 
 
