@@ -165,7 +165,7 @@ class Optimized:
         return filled and not (parameters or (flow.orphans & others))
 
     def _filled(self, tensor: TensorId, before: Serial) -> bool:
-        """Tells whether it was seen what filled a tensor: memory that was only set aside was filled unseen."""
+        """Tells whether it was seen what filled a tensor: memory that was set aside alone was not."""
         producers = self._facts.values.producers(tensor, before)
         names = [event.name for event in producers if isinstance(event, Op)]
         return not names or not all(name.startswith("torch.empty") for name in names)

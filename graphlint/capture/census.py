@@ -109,7 +109,7 @@ class LiveGraphCensus:
             scalar=all(tensor.numel() == 1 for tensor in tensors),
             parts=tuple(parts)[:_MAX_LISTED],
             sites=_known(sites)[:_MAX_LISTED],
-            whole=walk.whole,
+            whole=walk.whole and place.whole,
         )
 
     def _look_into(self, nodes: list[Any]) -> tuple[int, int]:

@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from graphlint.capture.names import SNAPSHOTS, TOUCHES_SNAPSHOT
+from graphlint.capture.names import SNAPSHOTS, touches_snapshot
 
-MAX_LOOKED_AT = 30_000
+MAX_LOOKED_AT = 10_000
 """Objects that one look goes through, nearest first."""
 
 _MAX_DEPTH = 8
 _MAX_NAMESPACE = 32
-_MAX_ITEMS = 4096
+_MAX_ITEMS = 8192
+_MAX_OTHERS = 256
 _PLAIN = frozenset(
     {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, slice, range}
 )
@@ -33,51 +34,58 @@ UserCode = Callable[[CodeType], bool]
 
 
 class Place:
-    """A way to a value: the frame that holds it, how it is spelled, and the collection that it lies in.
+    """A way to a value: the frame that holds it, and the steps to it, spelled only when asked for.
 
-    `collection` is the length of the spelling of the outermost collection on the way; None outside of one.
+    `collection` is the place of the outermost collection on the way; None outside of one. `limit` is that
+    collection's `maxlen`, `whole` tells whether all of what it holds was looked at.
     """
 
-    __slots__ = ("collection", "depth", "frame", "limit", "spelled")
+    __slots__ = ("_above", "_key", "collection", "depth", "frame", "limit", "whole")
 
-    def __init__(
-        self, frame: FrameType, spelled: str, depth: int, collection: int | None, limit: int | None
-    ) -> None:
+    def __init__(self, frame: FrameType, key: str, above: "Place | None" = None) -> None:
+        self._key = key
+        self._above = above
         self.frame = frame
-        self.spelled = spelled
-        self.depth = depth
-        self.collection = collection
-        self.limit = limit
+        self.depth: int = 0 if above is None else above.depth + 1
+        self.collection: Place | None = None if above is None else above.collection
+        self.limit: int | None = None if above is None else above.limit
+        self.whole: bool = above is None or above.whole
 
     def attribute(self, name: str) -> "Place":
         """Returns the place of an attribute."""
-        return Place(self.frame, f"{self.spelled}.{name}", self.depth + 1, self.collection, self.limit)
+        return Place(self.frame, f".{name}", self)
 
-    def item(self, key: str) -> "Place":
+    def item(self, key: Any) -> "Place":
         """Returns the place of what a namespace has under a key."""
-        return Place(self.frame, f"{self.spelled}[{key}]", self.depth + 1, self.collection, self.limit)
+        return Place(self.frame, f"[{key!r}]", self)
 
-    def member(self, key: str, limit: int | None) -> "Place":
+    def closed_over(self, name: str) -> "Place":
+        """Returns the place of a variable that a function brings along; it is known by its own name."""
+        place = Place(self.frame, name)
+        place.depth = self.depth + 1
+        return place
+
+    def member(self, key: str, *, limit: int | None, whole: bool) -> "Place":
         """Returns the place of what lies in a collection."""
-        begins = self.collection is None
-        collection = len(self.spelled) if begins else self.collection
-        return Place(
-            self.frame,
-            f"{self.spelled}[{key}]",
-            self.depth + 1,
-            collection,
-            limit if begins else self.limit,
-        )
+        place = Place(self.frame, f"[{key}]", self)
+        if self.collection is None:
+            place.collection, place.limit, place.whole = self, limit, whole
+        return place
+
+    @property
+    def spelled(self) -> str:
+        """The way as the user would write it."""
+        return self._key if self._above is None else self._above.spelled + self._key
 
     @property
     def holder(self) -> str:
         """The outermost collection on the way, or the value itself."""
-        return self.spelled if self.collection is None else self.spelled[: self.collection]
+        return self.spelled if self.collection is None else self.collection.spelled
 
     @property
     def inside(self) -> str:
         """What follows the collection's own index."""
-        rest = "" if self.collection is None else self.spelled[self.collection :]
+        rest = "" if self.collection is None else self.spelled[len(self.collection.spelled) :]
         return rest.partition("]")[2]
 
 
@@ -108,7 +116,7 @@ class _Search:
         if frame.f_code.co_name == "<module>":
             return
         for name, value in _variables(frame):
-            self._add(value, Place(frame, name, 0, None, None))
+            self._add(value, Place(frame, name))
 
     def add_globals(self, frame: FrameType) -> None:
         """Adds what the variables of a frame's file hold."""
@@ -117,7 +125,7 @@ class _Search:
             self._met[id(variables)] = variables
             for name, value in list(variables.items()):
                 if not name.startswith("__"):
-                    self._add(value, Place(frame, name, 0, None, None))
+                    self._add(value, Place(frame, name))
 
     def _add(self, value: Any, place: Place) -> None:
         if type(value) not in _PLAIN and id(value) not in self._met and len(self._met) < MAX_LOOKED_AT:
@@ -160,7 +168,9 @@ class _Search:
             return self._bound(value, kind, place)
         if issubclass(kind, (type, ModuleType)):
             return self._defined(value, place)
-        return () if issubclass(kind, torch.optim.Optimizer) else _attributes(value, kind, place)
+        origin = kind.__module__.partition(".")[0]
+        closed = origin in {"builtins", "graphlint"} or issubclass(kind, torch.optim.Optimizer)
+        return () if closed else _attributes(value, kind, place)
 
     def _bound(self, value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
         """Yields what a function brings along: what it closes over, its defaults, its owner."""
@@ -175,7 +185,7 @@ class _Search:
             return
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             try:
-                yield cell.cell_contents, Place(place.frame, name, place.depth + 1, None, None)
+                yield cell.cell_contents, place.closed_over(name)
             except ValueError:
                 continue
         for inner in value.__defaults__ or ():
@@ -183,8 +193,8 @@ class _Search:
 
     def _defined(self, value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
         """Yields what the user's own classes and modules define."""
-        functions = [inner for inner in vars(value).values() if type(inner) is FunctionType]
-        if any(self._is_user_code(function.__code__) for function in functions[:4]):
+        functions = (inner for inner in vars(value).values() if type(inner) is FunctionType)
+        if any(self._is_user_code(function.__code__) for function in islice(functions, 4)):
             for name, inner in list(vars(value).items()):
                 if not name.startswith("__") and type(inner) is not FunctionType:
                     yield inner, place.attribute(name)
@@ -192,7 +202,7 @@ class _Search:
 
 def _variables(frame: FrameType) -> list[tuple[str, Any]]:
     snapshot = SNAPSHOTS and bool(frame.f_code.co_flags & CO_OPTIMIZED)
-    if snapshot and not TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
+    if snapshot and touches_snapshot(frame.f_code):
         return []
     variables = frame.f_locals
     found = list(variables.items())
@@ -203,24 +213,36 @@ def _variables(frame: FrameType) -> list[tuple[str, Any]]:
 
 def _entries(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
     """Yields a dict's values: a small one with words for keys is a namespace, any other a collection."""
-    entries = list(dict.items(value))[:_MAX_ITEMS]
-    namespace = len(entries) <= _MAX_NAMESPACE and all(type(key) is str for key, _ in entries)
-    for key, inner in entries:
-        spelled = repr(key) if type(key) in {str, int} else "..."
-        yield inner, place.item(spelled) if namespace else place.member(spelled, None)
+    length = dict.__len__(value)
+    if length <= _MAX_NAMESPACE and all(type(key) is str for key in dict.keys(value)):
+        for key, inner in list(dict.items(value)):
+            if type(inner) not in _PLAIN:
+                yield inner, place.item(key)
+        return
+    pairs = ((repr(key) if type(key) in {str, int} else "...", inner) for key, inner in dict.items(value))
+    yield from _collected(pairs, length, place, None)
 
 
 def _members(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
     base = next(base for base in _COLLECTIONS if issubclass(kind, base))
     limit = value.maxlen if issubclass(kind, deque) else None
-    for index, inner in enumerate(islice(base.__iter__(value), _MAX_ITEMS)):
-        yield inner, place.member(str(index), limit)
-    length = base.__len__(value)
-    if issubclass(kind, list) and length > _MAX_ITEMS:
-        # Of a very long list the ends are looked at.
-        begin = max(_MAX_ITEMS, length - _MAX_ITEMS)
-        for index, inner in enumerate(list.__getitem__(value, slice(begin, None)), begin):
-            yield inner, place.member(str(index), limit)
+    pairs = ((str(index), inner) for index, inner in enumerate(base.__iter__(value)))
+    yield from _collected(pairs, base.__len__(value), place, limit)
+
+
+def _collected(
+    pairs: Iterable[tuple[str, Any]], length: int, place: Place, limit: int | None
+) -> Iterator[tuple[Any, Place]]:
+    """Yields what a collection holds: tensors, and of other things in a large one its ends."""
+    whole = length <= _MAX_OTHERS
+    for index, (key, inner) in enumerate(islice(pairs, _MAX_ITEMS)):
+        kind = type(inner)
+        if kind in _PLAIN:
+            continue
+        near_an_end = whole or index < _MAX_OTHERS // 2 or index >= length - _MAX_OTHERS // 2
+        if near_an_end or issubclass(kind, torch.Tensor):
+            member = place.member(key, limit=limit, whole=whole or issubclass(kind, torch.Tensor))
+            yield inner, member
 
 
 def _parts(module: torch.nn.Module, place: Place) -> Iterator[tuple[Any, Place]]:
@@ -232,7 +254,7 @@ def _parts(module: torch.nn.Module, place: Place) -> Iterator[tuple[Any, Place]]
         for inner in list(held.get(name, {}).values()):
             yield inner, place
     for name, inner in list(held.items()):
-        if not name.startswith("_") or name not in _MODULE_OWN:
+        if type(inner) not in _PLAIN and name not in _MODULE_OWN:
             yield inner, place.attribute(name)
 
 
@@ -241,12 +263,14 @@ _MODULE_OWN = frozenset(vars(torch.nn.Module()))
 
 def _attributes(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
     try:
-        attributes = vars(value)
-    except TypeError:
+        # `vars` would ask the object, which may compute its attributes, or warn.
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
         attributes = {}
     if type(attributes) is dict:
         for name, inner in list(attributes.items()):
-            yield inner, place.attribute(name)
+            if type(inner) not in _PLAIN:
+                yield inner, place.attribute(name)
     for base in kind.__mro__[:-1]:
         if "__slots__" not in vars(base):
             continue

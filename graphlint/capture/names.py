@@ -5,8 +5,10 @@ Python 3.12 `frame.f_locals` fills a dict that the frame then holds, so it is em
 Python 3.13 it is a live view (PEP 667) and holds nothing.
 """
 
+import dis
 import sys
 from inspect import CO_OPTIMIZED
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,6 +25,23 @@ _NAMED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, LRScheduler)
 TOUCHES_SNAPSHOT = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 """Names in a function's code that tell that the user may hold the dict of its variables."""
 
+_BARE_ONLY = frozenset({"vars", "dir"})
+_NO_PART_OF_A_CALL = frozenset({"CACHE", "PRECALL", "PUSH_NULL", "NOP"})
+
+
+def touches_snapshot(code: CodeType) -> bool:
+    """Tells whether a function may take the dict of its own variables: `locals()`, not `vars(args)`."""
+    used = TOUCHES_SNAPSHOT.intersection(code.co_names)
+    if not used <= _BARE_ONLY:
+        return True
+    if not used:
+        return False
+    calls = [line for line in dis.get_instructions(code) if line.opname not in _NO_PART_OF_A_CALL]
+    return any(
+        name.argval in used and not (after.opname.startswith("LOAD_") or name.opname.startswith("STORE"))
+        for name, after in pairwise(calls)
+    )
+
 
 class NameFinder:
     """Looks at the variables of the user's frames, once for each line that a frame has reached."""
@@ -30,6 +49,7 @@ class NameFinder:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._reached: list[tuple[int, int]] = []
+        self._touching: dict[int, tuple[CodeType, bool]] = {}
 
     def new_step(self) -> None:
         """Looks at every line anew: a frame may lie where that of an earlier call of one function lay."""
@@ -60,7 +80,7 @@ class NameFinder:
     def _look_at(self, frame: FrameType) -> None:
         optimized = bool(frame.f_code.co_flags & CO_OPTIMIZED)
         snapshot = SNAPSHOTS and optimized
-        if snapshot and not TOUCHES_SNAPSHOT.isdisjoint(frame.f_code.co_names):
+        if snapshot and self._touches(frame.f_code):
             # The user may hold this very dict, from a call of locals(): it is neither filled nor emptied.
             return
         variables = frame.f_locals
@@ -73,6 +93,14 @@ class NameFinder:
                 self._name(value, name, scope)
         if snapshot:
             variables.clear()
+
+    def _touches(self, code: CodeType) -> bool:
+        if TOUCHES_SNAPSHOT.isdisjoint(code.co_names):
+            return False
+        known = self._touching.get(id(code))
+        if known is None:
+            known = self._touching[id(code)] = (code, touches_snapshot(code))
+        return known[1]
 
     def _name(self, value: Any, name: str, scope: str) -> None:
         if name.startswith("__"):
