@@ -17,6 +17,9 @@ from graphlint.capture.values import is_bad
 from graphlint.record.identity import SiteId, TensorId
 from graphlint.record.values import BackwardValues
 
+MAX_ASKED = 2
+"""Steps of the full level that are asked for to learn where gradients become zero."""
+
 MAX_DETAILED = 3
 """Backwards of a bad loss of which more is told than that."""
 
@@ -48,6 +51,8 @@ class BackwardLooks:
         self._context = context
         self._values: dict[SiteId | None, list[float]] = {}
         self._detailed = 0
+        self._asked = 0
+        self._probed = False
 
     def before(self, site: SiteId | None, walk: Walk, roots: list[Any]) -> Looked:
         """Looks at the root, and puts hooks on the nodes where the level is full."""
@@ -57,9 +62,17 @@ class BackwardLooks:
         if self._context.full:
             watch = self._context.values
             every_node = watch.bad_result or bool(watch.zero_gradients) or looked.root is not None
-            looked.probe = Probe(self._context.guard, every_node=every_node)
+            looked.probe = Probe(self._context.guard, every_node=every_node, half=watch.half)
             looked.probe.arm(walk)
+            self._probed = self._probed or every_node
         return looked
+
+    def wants_full(self) -> bool:
+        """Tells, a few times at most, whether gradients are zero and nobody has looked where they become so."""
+        if self._probed or self._asked >= MAX_ASKED or not self._context.values.zero_gradients:
+            return False
+        self._asked += 1
+        return True
 
     def _root(self, looked: Looked, walk: Walk, root: Any) -> None:
         full = self._context.full

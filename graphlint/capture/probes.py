@@ -39,19 +39,23 @@ class Probe:
     Args:
         guard: runs the looks.
         every_node: look at every node, rather than at those of kinds that make NaN of finite gradients.
+        half: look at all nodes in half precision too.
     """
 
-    def __init__(self, guard: Guard, *, every_node: bool) -> None:
+    def __init__(self, guard: Guard, *, every_node: bool, half: bool = False) -> None:
         self._guard = guard
         self._handles: list[Any] = []
         self._turns: list[Turn] = []
+        self._half = half
         self.every_node = every_node
 
     def arm(self, walk: Walk) -> None:
         """Puts hooks on the nodes of a walk; the walk is not held."""
-        wanted = [index for index, kind in enumerate(walk.kinds) if kind is not AccumulateGrad]
-        if not self.every_node:
-            wanted = [index for index in wanted if _is_risky(walk.nodes[index])]
+        risky = {kind for kind in set(walk.kinds) if self.every_node or _is_risky(kind)}
+        risky.discard(AccumulateGrad)
+        wanted = [index for index, kind in enumerate(walk.kinds) if kind in risky]
+        if self._half and not self.every_node:
+            wanted = sorted({*wanted, *_half_nodes(walk)})
         if not wanted:
             return
         receivers: dict[int, list[int]] = {}
@@ -101,11 +105,18 @@ def _extent(gradient: Any) -> Extent | None:
     return extent_of(gradient) if isinstance(gradient, torch.Tensor) else None
 
 
-def _is_risky(node: Any) -> bool:
-    if isinstance(node, BackwardCFunction) or _BACKWARD.sub("", type(node).__name__) in _RISKY:
-        return True
-    metadata = node._input_metadata
-    return bool(metadata) and metadata[0].dtype in _SHORT
+def _is_risky(kind: type) -> bool:
+    return issubclass(kind, BackwardCFunction) or _BACKWARD.sub("", kind.__name__) in _RISKY
+
+
+def _half_nodes(walk: Walk) -> list[int]:
+    """Returns the nodes whose gradient is in half precision."""
+    kinds = zip(walk.nodes, walk.kinds, strict=True)
+    return [
+        index
+        for index, (node, kind) in enumerate(kinds)
+        if kind is not AccumulateGrad and any(data.dtype in _SHORT for data in node._input_metadata[:1])
+    ]
 
 
 def _by_slot(node: Any, receivers: list[int]) -> tuple[int | None, ...]:

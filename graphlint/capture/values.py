@@ -39,8 +39,9 @@ _SAFE = """
     round floor ceil sin cos linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
     conv_transpose3d matmul __matmul__ mm bmm addmm baddbmm einsum dropout dropout_ max min maximum
     minimum amax amin sum cumsum max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d interpolate lerp lerp_ square logical_not eq ne lt le gt ge
-    __eq__ __ne__ __lt__ __le__ __gt__ __ge__ copy_
+    adaptive_avg_pool1d adaptive_avg_pool2d interpolate batch_norm layer_norm group_norm instance_norm
+    rms_norm lerp lerp_ square logical_not eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__
+    copy_
 """
 
 _PASSES_ON = frozenset(_STRUCTURE.split())
@@ -55,6 +56,7 @@ class ValueWatch:
         bad_result: a result of this step was a NaN or an infinity.
         zero_gradients: the optimizers whose last step was given gradients of zeros alone, among others: where
             they come from is worth looking for.
+        half: results in half precision were seen, which overflow at 65,504.
         losses: the finite values of the loss that was differentiated last: the first, then the last few.
     """
 
@@ -64,6 +66,7 @@ class ValueWatch:
         self._kinds: dict[Any, int] = {}
         self._told = 0
         self.bad_result = False
+        self.half = False
         self.losses: Sequence[float] = ()
         self.zero_gradients: set[OptimizerId] = set()
 
@@ -81,7 +84,9 @@ class ValueWatch:
             kind = 0 if name in _PASSES_ON else 1 if name in _OVERFLOWS_AT_MOST else 2
             self._kinds[function] = kind
         if kind == 1:
-            return any(output.dtype in _SHORT for output in outputs)
+            short = any(output.dtype in _SHORT for output in outputs)
+            self.half = self.half or short
+            return short
         return kind == 2  # noqa: PLR2004 - the last of three kinds
 
     def look(

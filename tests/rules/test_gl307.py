@@ -132,3 +132,26 @@ def test_a_zero_that_ends_is_no_fault(run) -> None:
 
 def test_two_steps_prove_nothing(run) -> None:
     assert run(script("loss = F.mse_loss(head(model(x).round()), y)", steps=2), "GL307").found == []
+
+
+def test_gradients_that_are_collected_over_several_batches(run) -> None:
+    code = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+encoder, decoder = nn.Linear(4, 8), nn.Linear(8, 4)
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(128, 4)), batch_size=4)
+for index, (x,) in enumerate(loader):
+    code = torch.round(encoder(x))
+    loss = nn.functional.mse_loss(decoder(code), x)
+    (loss / 4).backward()
+    if index % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    finding = run(code, "GL307").only("GL307")
+    assert "`encoder`" in finding.message
+    assert finding.line == 10

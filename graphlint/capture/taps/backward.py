@@ -185,6 +185,8 @@ class BackwardTap:
         started.looked = self._context.guard.run(
             "gradient-values", self._looks.before, started.site, walk, roots
         )
+        if not self._context.full and self._looks.wants_full():
+            self.wants_full = True
 
     def _reach(
         self, started: _Started, walk: Walk, stored: "_Stored", roots: list[Any], running: set[int] | None
