@@ -143,6 +143,14 @@ class Optimized:
         """Returns the parameters that a module was given under a name, in time order."""
         return tuple(self._placements[1].get((owner, name), ()))
 
+    def replacing(self, old: TensorId, new: TensorId) -> ParameterPlaced | None:
+        """Returns when one parameter was put where another had been; None where that was not seen."""
+        for before in self.placements(old):
+            for after in self.at(before.owner, before.name):
+                if after.serial > before.serial and after.tensor == new:
+                    return after
+        return None
+
     @cached_property
     def _placements(
         self,

@@ -150,7 +150,8 @@ class StaleOptimizers:
             return by_place
         begin = self._begin(steps, min(since.values()))
         left_out = self._facts.optimized.left_out
-        new = tuple(t for t in self._left_out_since(row) if left_out[t][-1].serial > begin)
+        late = tuple(t for t in self._left_out_since(row) if left_out[t][-1].serial > begin)
+        new = late or self._taken_over(idle, begin)
         if not new:
             return {}
         if len(idle) == len(meant):
@@ -217,6 +218,15 @@ class StaleOptimizers:
         born = ((t, self._facts.optimized.born(t)) for t in self._facts.optimized.left_out)
         later = (t for t, event in born if event is not None and event.serial > optimizer.made)
         return tuple(tensor for tensor in later if self._facts.names.places(tensor))
+
+    def _taken_over(self, idle: tuple[TensorId, ...], begin: Serial) -> tuple[TensorId, ...]:
+        """Returns the parameters, made unseen, whose gradients began when those of the idle ones ended."""
+        if not all(any(m.serial <= begin for m in self._facts.gradients.life(tensor)) for tensor in idle):
+            return ()
+        left_out = self._facts.optimized.left_out
+        unseen = (tensor for tensor in left_out if self._facts.optimized.born(tensor) is None)
+        begun = (tensor for tensor in unseen if left_out[tensor][0].serial > begin)
+        return tuple(tensor for tensor in begun if self._facts.names.places(tensor))
 
     def _used(self, old: tuple[TensorId, ...], new: tuple[TensorId, ...], begin: Serial) -> bool:
         """Tells whether the loss is computed from the old tensors too, where the record can tell."""

@@ -35,6 +35,9 @@ from graphlint.analysis.wording import counted, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.events import Op
+from graphlint.record.identity import TensorId
+from graphlint.record.live import ParameterPlaced
 from graphlint.record.tables import Frame
 
 _MOST_PLACES = 3
@@ -65,12 +68,18 @@ class _Story:
         """Returns the lines that brought the new parameters in: the outermost that assigns what it built."""
         found: dict[Frame, None] = {}
         for tensor in self._stale.replacements:
-            event = self._facts.optimized.born(tensor)
+            event = self._brought_in(tensor)
             frames = self._facts.graphs.frames(event.site) if event is not None else ()
             kept = [frame for frame in frames if self._assigns(frame)]
             if frames:
                 found[kept[-1] if kept else frames[0]] = None
         return tuple(found)[:_MOST_PLACES]
+
+    def _brought_in(self, new: TensorId) -> ParameterPlaced | Op | None:
+        for old in self._stale.tensors:
+            if (event := self._facts.optimized.replacing(old, new)) is not None:
+                return event
+        return self._facts.optimized.born(new)
 
     def _assigns(self, frame: Frame) -> bool:
         statement = self._facts.sources.statement(frame.path, frame.line)
