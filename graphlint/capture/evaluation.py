@@ -23,6 +23,9 @@ SEGMENTS_OF_PHASE = 2
 MAX_UNTRAINED_BATCHES = 8
 """Batches of one loader, with no training in between, after which full steps are saved for the training."""
 
+MAX_UNTRAINED = 64
+"""Stretches of a run without training that are recorded in full before its steps at the start are."""
+
 MAX_CALLS_OF_PHASE = 8
 MAX_OPERATIONS_OF_PHASE = 3_000
 """Calls of whole models, and operations, after which an evaluation that draws no batches has been seen."""
@@ -50,6 +53,7 @@ class Evaluations:
         self._left = 0
         self._owed = 0
         self._untrained = 0
+        self._untrained_in_full = 0
         self._running = False
         self._calls = 0
         self._iterator: weakref.ref[object] | None = None
@@ -82,6 +86,7 @@ class Evaluations:
     def stored(self, *, trained: bool, full: bool) -> None:
         """A stretch of the run has ended; the first step after an evaluation is owed."""
         self._untrained = 0 if trained else self._untrained + 1
+        self._untrained_in_full += full and not trained
         if trained and self._owed:
             self._owed = 0 if full else self._owed - 1
             if self._owed and not self._left:
@@ -90,7 +95,8 @@ class Evaluations:
     @property
     def outlasts(self) -> bool:
         """Whether batches come and come and nothing is trained."""
-        return self._untrained >= MAX_UNTRAINED_BATCHES
+        most = MAX_UNTRAINED_BATCHES if self._untrained_in_full < MAX_UNTRAINED else 1
+        return self._untrained >= most
 
     def take(self) -> bool:
         """Tells, as a stretch begins, whether it is to be recorded in full; each asking uses up one."""

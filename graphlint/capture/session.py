@@ -294,7 +294,7 @@ class Session:
         self._recorder.folder.add(segment)
         full = segment.level == "full"
         self._evaluations.stored(trained=segment.trained, full=full)
-        self._full_segments += full
+        self._full_segments += full and segment.trained
         if segment.trained:
             self._steps += 1
             self._full_steps += full
