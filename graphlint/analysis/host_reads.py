@@ -70,13 +70,14 @@ class HostReads:
         return tuple(self._find())
 
     def every_step(self, line: tuple[str, int]) -> bool:
-        """Tells whether a line reads in each of the fully recorded steps from its first on, two at least."""
+        """Tells whether a line reads in each of the steps that follow its first in a row, two at least."""
         seen = {read.step for read in self.all if read.line == line}
-        steps = [step.number for step in self._facts.steps.all if step.level == "full"]
-        after = [number for number in steps if number >= min(seen)]
-        often = any(number + 1 in seen for number in seen)
+        full = {step.number for step in self._facts.steps.all if step.level == "full"}
+        row = [min(seen)]
+        while row[-1] + 1 in full:
+            row.append(row[-1] + 1)
         # What follows an update belongs to the next step, which may have been watched only.
-        return often and (set(after) <= seen or set(after[:-1]) <= seen)
+        return len(seen & set(row)) > 1 and (set(row) <= seen or set(row[:-1]) <= seen)
 
     def _find(self) -> Iterator[Read]:
         queued = 0

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphlint.analysis.devices_roundtrips import find_hop, real_moves
-from graphlint.analysis.devices_wording import Move, called, move, recurring, sentence, sized
+from graphlint.analysis.devices_wording import Move, called, move, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Occurrence
 from graphlint.lint.labels import distinct, label
@@ -70,7 +70,8 @@ def check(facts: Facts) -> Iterator[Occurrence]:
         if made is not None:
             found.setdefault((made.frame.path, made.frame.line), []).append(made)
     for sightings in found.values():
-        if recurring({one.move.step for one in sightings}, facts):
+        steps = {one.move.step for one in sightings}
+        if any(step + 1 in steps for step in steps):
             yield from (_occurrence(facts, one) for one in sightings)
 
 
