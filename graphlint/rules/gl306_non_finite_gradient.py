@@ -33,6 +33,7 @@ infinities that never reach a gradient are not reported.
 from collections.abc import Iterator
 
 from graphlint.analysis.facts import Facts
+from graphlint.analysis.lossorder import LossOrder
 from graphlint.analysis.nonfinite import NonFinite, NonFinites
 from graphlint.analysis.nonfinite_words import NonFiniteWords
 from graphlint.analysis.wording import counted
@@ -47,7 +48,8 @@ from graphlint.record.tables import Frame
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields one finding: how the run lost its finite numbers."""
     found = NonFinites(facts).first()
-    if found is None:
+    if found is None or any(True for _ in LossOrder(facts).swapped()):
+        # A loss that takes the logarithm of its labels explains it, and is told by itself.
         return
     story = _Story(facts, found)
     if story.frame is not None:
