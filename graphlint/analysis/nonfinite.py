@@ -111,6 +111,7 @@ class NonFinites:
         after = self._previous(step)
         since = [b for b in earlier if b.serial > after] or earlier[-1:]
         told = [b for b in since if b.values is not None and (b.values.root or _spoiled(b))]
+        told.sort(key=lambda b: not b.nested)  # the inner one of a checkpoint knows the line
         backward = told[0] if told else (since[0] if since else None)
         if backward is None:
             return None

@@ -93,7 +93,7 @@ class NonFiniteWords:
         event = self._facts.graphs.event(node)
         if isinstance(event, Op) and short(event.name):
             return f"`{_plain(short(event.name))}`"
-        return f"`{kind_name(node)}`"
+        return f"`{kind_name(node).lower()}`"
 
     def _history(self) -> str:
         before = self._found.before
@@ -159,12 +159,12 @@ class NonFiniteWords:
             )
         if node.custom is not None:
             return f"look at the `backward` of {node.custom} for a division by 0 or an overflow."
-        if words is None or not isinstance(event, Op):
+        if words is None:
             return f"{OVERFLOW.remedy}."
-        return f"{self._filled(words.remedy, event)}."
+        return f"{self._filled(words.remedy, event if isinstance(event, Op) else None)}."
 
-    def _filled(self, remedy: str, op: Op) -> str:
-        x, y = self._names(op)
+    def _filled(self, remedy: str, op: Op | None) -> str:
+        x, y = self._names(op) if op is not None else ("...", "...")
         return remedy.format(x=x, y=y).replace("....", "(...).")
 
     def _names(self, op: Op) -> tuple[str, str]:

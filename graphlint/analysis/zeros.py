@@ -55,6 +55,9 @@ _TO_THE_LOSS = frozenset(
 )
 """Nodes between the loss and a term of it: what such a term leaves at zero is satisfied, not dead."""
 
+_OF_TORCH = frozenset({"CheckpointFunction", "CompiledFunction"})
+"""Functions behind which torch hides a graph of the user's own."""
+
 _LAYERS = frozenset({"Addmm", "Mm", "UnsafeView", "Convolution", "NativeBatchNorm", "NativeLayerNorm"})
 
 
@@ -212,6 +215,8 @@ class Zeros:
         """Returns the sort of a node that lets no gradient through; None where that is as it should be."""
         node = graph.nodes[source]
         name = kind_name(node)
+        if node.custom in _OF_TORCH:
+            return None
         kind = "custom" if node.custom is not None else _KIND_OF.get(name)
         if kind == "saturated" and name in {"Softmax", "LogSoftmax"}:
             kind = "single" if _single(node) else kind if name == "Softmax" else None

@@ -68,7 +68,7 @@ class BackwardLooks:
         return looked
 
     def wants_full(self) -> bool:
-        """Tells, a few times at most, whether gradients are zero and nobody has looked where they become so."""
+        """Tells, a few times at most, whether gradients are zero and nobody looked where they become so."""
         if self._probed or self._asked >= MAX_ASKED or not self._context.values.zero_gradients:
             return False
         self._asked += 1

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import counted
-from graphlint.analysis.zeros import Kind, Zeroed, Zeros
+from graphlint.analysis.zeros import Kind, Zeroed, Zeros, kind_name
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
@@ -54,7 +54,7 @@ def _occurrence(facts: Facts, found: Zeroed, frame: Frame, backward: Frame | Non
     owners = facts.wording.owners(found.parameters)
     one = len(facts.owners.phrases(found.parameters)) == 1
     name = _operation(facts, found)
-    what = f"`{name}`" if name else facts.wording.call_at(frame) or "the operation"
+    what = f"`{name or kind_name(found.node).lower()}`"
     if found.node.custom is not None:
         what = f"the custom function {found.node.custom}"
     steps = counted(found.steps, "step")
