@@ -84,6 +84,7 @@ def train(  # noqa: PLR0913 - one argument per option of the command
     Ctrl-C saves what was reached. A run that was interrupted, or killed, and resumed ends with the weights of
     one that wasn't.
     """
+    from graphlint.reference.devices import one_thread
     from graphlint.reference.digits import digits_run, require_extra
 
     require_extra()
@@ -107,7 +108,8 @@ def train(  # noqa: PLR0913 - one argument per option of the command
     )
     notes = outputs.Notes(sys.stderr)
     try:
-        checkpoint = run.train(resume=resume)
+        with one_thread():
+            checkpoint = run.train(resume=resume)
     except KeyboardInterrupt:
         notes.write(f"interrupted after step {run.saved_steps}; go on with: {_again(out)}")
         return INTERRUPTED

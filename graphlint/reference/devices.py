@@ -4,6 +4,9 @@ A tensor is copied without waiting in one case only: from the host's memory to a
 host could read the copy before it has arrived.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -44,3 +47,14 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 def pins_memory(*devices: torch.device) -> bool:
     """Whether batches should be drawn into pinned memory: one of the devices is a GPU that copies from it."""
     return torch.cuda.is_available() and any(device.type == "cuda" for device in devices)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keeps torch to one thread of the CPU: for networks as small as the digits', a second mostly waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

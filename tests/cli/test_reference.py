@@ -44,6 +44,19 @@ def test_training_leaves_a_run_and_says_how_to_sample(graphlint, tmp_path):
     assert files == {"run/checkpoint.pt", "run/metrics.jsonl", "run/samples/step-000002.png"}
 
 
+def test_one_thread_trains(graphlint, monkeypatch):
+    torch.set_num_threads(2)
+    train, seen = TrainingRun.train, []
+
+    def watched(run, **options):
+        seen.append(torch.get_num_threads())
+        return train(run, **options)
+
+    monkeypatch.setattr(TrainingRun, "train", watched)
+    assert graphlint("reference", "train", "--out", "run", *FEW).code == 0
+    assert (seen, torch.get_num_threads()) == ([1], 2)
+
+
 def test_quiet_and_the_options_of_a_step(graphlint, tmp_path):
     options = [
         "--fakes",
