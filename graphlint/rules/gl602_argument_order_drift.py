@@ -126,8 +126,7 @@ def _likeness(facts: Facts, call: ModuleCall, exchange: Exchange) -> float:
 
 def _swapped(facts: Facts, swapped: SwappedLoss, frame: Frame) -> Occurrence:
     name = swapped.loss.name.rpartition(".")[2]
-    given = facts.names.tensor(swapped.given, frame.function)
-    target = facts.names.tensor(swapped.target, frame.function)
+    given, target = _loss_words(facts, swapped, frame)
     trained = facts.graphs.frame(swapped.backward.site)
     labels = [label(frame, f"{given} as the prediction, {target} as the target")]
     if trained is not None:
@@ -142,6 +141,23 @@ def _swapped(facts: Facts, swapped: SwappedLoss, frame: Frame) -> Occurrence:
         step=facts.steps.step_of(swapped.backward.serial),
         last_step=facts.steps.last_step(swapped.backward.serial),
         cause=(frame.path, frame.line, "loss"),
+    )
+
+
+def _loss_words(facts: Facts, swapped: SwappedLoss, frame: Frame) -> tuple[str, str]:
+    """Returns words for what was passed first and second: by name, or as the line spells them."""
+    names = [facts.names.tensor_name(tensor, frame.function) for tensor in (swapped.given, swapped.target)]
+    statement = facts.sources.statement(frame.path, frame.line)
+    calls = statement.calls if statement is not None else ()
+    nodes = (node for text in calls for node in ast.walk(ast.parse(text, mode="eval")))
+    pairs = [node.args[:2] for node in nodes if isinstance(node, ast.Call) and len(node.args) > 1]
+    spelled = list(dict.fromkeys((ast.unparse(first), ast.unparse(second)) for first, second in pairs))
+    if len(spelled) == 1:
+        names = [name or text for name, text in zip(names, spelled[0], strict=True)]
+    given, target = (f"`{name}`" if name is not None else None for name in names)
+    return (
+        given or facts.names.tensor(swapped.given, frame.function),
+        target or facts.names.tensor(swapped.target, frame.function),
     )
 
 
