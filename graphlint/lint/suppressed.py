@@ -87,4 +87,4 @@ class BaselineUse(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     entries: int
     matched: int
-    gone: tuple[BaselineEntry, ...] = ()
+    gone: tuple[BaselineEntry, ...]
