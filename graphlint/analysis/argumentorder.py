@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from graphlint.analysis.lossorder import ASYMMETRIC
 from graphlint.record.events import Backward, BatchDraw, ModuleCall, Op, Transfer
 from graphlint.record.identity import ModuleId, Serial, TensorId
 from graphlint.record.tables import Frame
@@ -257,11 +258,15 @@ class ArgumentOrder:
         return self._treatment(call, given[first]) != self._treatment(call, given[second])
 
     def _treatment(self, call: ModuleCall, tensor: TensorId) -> frozenset[tuple[str, int]]:
-        """Returns the operations and modules that a forward itself gives a tensor to, in whatever place."""
+        """Returns the operations and modules that a forward itself gives a tensor to.
+
+        In which place doesn't count, but for losses of which the record knows that it matters.
+        """
         found: set[tuple[str, int]] = set()
         for event in self._facts.values.consumers(tensor):
             if isinstance(event, Op) and event.call == call.serial:
-                found.add((event.name, -1))
+                place = [use.tensor for use in event.inputs].index(tensor)
+                found.add((event.name, place if event.name in ASYMMETRIC else -1))
             elif isinstance(event, Transfer) and event.call == call.serial:
                 found.add((event.method, -1))
         for inner in self._calls.inside(call):

@@ -21,6 +21,22 @@ def net():
 """
 
 FAULTS = {
+    "criterion of torch swapped in validation": """
+model = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+opt = torch.optim.SGD(model.parameters(), 0.1)
+crit = nn.BCELoss()
+for epoch in range(2):
+    model.train()
+    for x, y in loader(16):
+        loss = crit(model(x), (y > 1).float().unsqueeze(1))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader(8, 1):
+            print(crit((y > 1).float().unsqueeze(1), model(x)).item())
+""",
     "swapped val criterion": """\
 class Crit(nn.Module):
     def forward(self, scores, labels): return -(labels * scores.log_softmax(-1)).sum(-1).mean()
@@ -66,6 +82,20 @@ for epoch in range(2):
 }
 
 LOOK_ALIKES = {
+    "symmetric criterion of torch in another order in validation": """
+model = nn.Linear(4, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+crit = nn.MSELoss()
+for epoch in range(2):
+    for x, y in loader(16):
+        loss = crit(model(x), y.float().unsqueeze(1))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    with torch.no_grad():
+        for x, y in loader(8, 1):
+            print(crit(y.float().unsqueeze(1), model(x)).item())
+""",
     "kd clean kl": """\
 t, st = nn.Linear(4, 3).eval(), nn.Linear(4, 3); opt = torch.optim.SGD(st.parameters(), 0.1)
 for x, y in loader(24):
