@@ -1,7 +1,7 @@
 """Losses in which one operand has a dimension of size 1 that the other lacks, so that all pairs are compared.
 
 May import `record` and the rest of `analysis`. `(16, 1)` against `(16,)` gives `(16, 16)`. Whoever wants that
-inserts the dimension where it is used; a layer's output and a batch have it by nature.
+inserts or keeps the dimension where it is used; a layer's output and a batch have it by nature.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphlint.analysis.scales import short
 from graphlint.record.events import Backward, Op
-from graphlint.record.identity import TensorId
+from graphlint.record.identity import Serial, TensorId
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
@@ -39,7 +39,46 @@ _ELEMENTWISE = _PAIRED | frozenset(
 )
 _PASSED_ON = _ELEMENTWISE | frozenset({"mean", "sum", "norm", "detach"})
 _INSERTS = frozenset({"unsqueeze", "__getitem__", "view", "reshape", "expand", "unflatten", "broadcast_to"})
-_SAME_VALUES = frozenset({"float", "double", "to", "detach", "clone", "contiguous"})
+_KEEPS = frozenset(
+    [
+        *(
+            "sum",
+            "mean",
+            "norm",
+            "vector_norm",
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "logsumexp",
+            "var",
+            "std",
+            "prod",
+        ),
+        *("median", "nansum", "nanmean"),
+    ]
+)
+"""Reductions, which may keep their dimension at size 1."""
+
+_ELEMENT_BY_ELEMENT = frozenset(
+    [
+        *(
+            "float",
+            "double",
+            "to",
+            "detach",
+            "clone",
+            "contiguous",
+            "pow",
+            "__pow__",
+            "square",
+            "neg",
+            "abs",
+            "sqrt",
+        ),
+        *("exp", "log", "mul", "div", "add", "sub", "rsub", "__rsub__", "clamp", "clamp_min"),
+    ]
+)
 _PAIR = 2
 
 
@@ -119,14 +158,18 @@ class Broadcasts:
         """Returns the call that gave a tensor its extra dimension; None where it was made with it."""
         before = op.serial
         for _ in range(8):
-            event = self._facts.values.producer(tensor, before)
-            if not isinstance(event, Op) or not event.inputs or event.serial >= op.serial:
+            event = self._facts.values.producer(tensor, Serial(before - 1))
+            if not isinstance(event, Op) or not event.inputs:
                 return None
-            source = event.inputs[0].tensor
-            name = short(event.name)
-            if name in _INSERTS and len(self._shape(source)) < len(self._shape(tensor)):
+            shape, name = self._shape(tensor), short(event.name)
+            sources = [use.tensor for use in event.inputs]
+            source = next((t for t in sources if self._shape(t) == shape), sources[0])
+            before_shape = self._shape(source)
+            if name in _INSERTS and len(before_shape) < len(shape):
                 return event
-            if name not in _SAME_VALUES and name not in _INSERTS:
+            if name in _KEEPS and len(before_shape) == len(shape) and before_shape != shape:
+                return event
+            if name not in _ELEMENT_BY_ELEMENT and name not in _INSERTS:
                 return None
             tensor, before = source, event.serial
         return None
@@ -158,8 +201,19 @@ class Broadcasts:
             others = [e for e in readers if e not in following and any(e.output_grads)]
             if not following or others:
                 return None
+            if self._meets_pairs(op, out, following[-1]):
+                return None
             current = following[-1]
         return None
+
+    def _meets_pairs(self, op: Op, out: TensorId, reader: Op) -> bool:
+        """Tells whether the pairs are joined with others that have another origin: then they are meant."""
+        others = [use.tensor for use in reader.inputs if use.tensor != out]
+        return any(
+            self._shape(other) == self._shape(out)
+            and not self._facts.values.depends(other, reader.serial, op.outputs)
+            for other in others
+        )
 
 
 def extra_dimension(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:

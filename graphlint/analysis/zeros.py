@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OFTEN = 3
 """Steps whose gradients were looked at, before a zero is believed: it may be that of a first step only."""
 
-Kind = Literal["flat", "rectifier", "saturated", "single", "dropout", "norm", "factor", "custom"]
+Kind = Literal["flat", "rectifier", "saturated", "single", "dropout", "norm", "factor", "stuck", "custom"]
 
 _KINDS: tuple[tuple[Kind, str], ...] = (
     ("flat", "Sign Sgn Round Floor Ceil Trunc"),
@@ -58,6 +58,7 @@ _TO_THE_LOSS = frozenset(
 _OF_TORCH = frozenset({"CheckpointFunction", "CompiledFunction"})
 """Functions behind which torch hides a graph of the user's own."""
 
+_WITH_BIAS = frozenset({"Addmm", "Baddbmm", "Convolution"})
 _LAYERS = frozenset({"Addmm", "Mm", "UnsafeView", "Convolution", "NativeBatchNorm", "NativeLayerNorm"})
 
 
@@ -158,9 +159,9 @@ class Zeros:
             for place in self._facts.trace.parameters
             if place.module == module and not place.buffer
         ]
-        zero = {tensor for (_, tensor), record in self._records.items() if record.zero and not record.other}
         return all(
-            tensor in zero or not self._facts.values.requires_grad(tensor, self._last) for tensor in own
+            tensor in self._never or not self._facts.values.requires_grad(tensor, self._last)
+            for tensor in own
         )
 
     @cached_property
@@ -176,7 +177,7 @@ class Zeros:
             edges = self._closed(backward, graph, graph.leaves[tensor])
             if edges is None:
                 return None
-            kinds = {edge: self._kind(graph, backward, *edge) for edge in sorted(edges)}
+            kinds = {edge: self._kind(graph, *edge) for edge in sorted(edges)}
             if all(kind is not None for kind in kinds.values()):
                 edge, kind = next((edge, kind) for edge, kind in kinds.items() if kind is not None)
                 return backward, graph.nodes[edge[0]], kind
@@ -211,7 +212,7 @@ class Zeros:
                     waiting.append(before)
         return found or None
 
-    def _kind(self, graph: BackwardGraph, backward: Backward, source: int, target: int) -> Kind | None:
+    def _kind(self, graph: BackwardGraph, source: int, target: int) -> Kind | None:
         """Returns the sort of a node that lets no gradient through; None where that is as it should be."""
         node = graph.nodes[source]
         name = kind_name(node)
@@ -224,8 +225,8 @@ class Zeros:
             event = self._facts.graphs.event(node)
             if event is not None and "dropout" in getattr(event, "name", ""):
                 kind = "dropout"
-            elif not self._stays_zero(graph, backward, source, target):
-                kind = None
+            else:
+                kind = self._factor(graph, source, target)
         elif kind == "rectifier" and self._is_loss_term(graph, source, target):
             kind = None
         return kind
@@ -237,12 +238,28 @@ class Zeros:
             return False
         return all(kind_name(graph.nodes[index]) in _TO_THE_LOSS for index in above)
 
-    def _stays_zero(self, graph: BackwardGraph, backward: Backward, source: int, target: int) -> bool:
-        """Tells whether the other factor is zero for good: nothing trains it, and it is no Python number."""
-        if backward.values is None or not graph.nodes[source].saves:
-            return False
-        others = [node for node in graph.walked.successors(source) if node != target]
-        return not others
+    def _factor(self, graph: BackwardGraph, source: int, target: int) -> Kind | None:
+        """Returns how the other factor of a product stays zero; None where it is trained, or a number."""
+        node = graph.nodes[source]
+        if not node.saves:
+            return None
+        others = [
+            index
+            for index in graph.walked.successors(source)
+            if index != target and not (kind_name(node) in _WITH_BIAS and _is_bias(graph.nodes[index]))
+        ]
+        if not others:
+            return "factor"
+        return "stuck" if graph.leaves_below(others) <= self._never else None
+
+    @cached_property
+    def _never(self) -> frozenset[TensorId]:
+        """The parameters that never had a gradient other than zero."""
+        return frozenset(t for (_, t), record in self._records.items() if record.zero and not record.other)
+
+
+def _is_bias(node: Node) -> bool:
+    return node.leaf is not None and len(node.shape) == 1
 
 
 def _single(node: Node) -> bool:

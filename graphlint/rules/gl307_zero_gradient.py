@@ -81,6 +81,7 @@ _REASONS: tuple[tuple[Kind, str], ...] = (
     ("dropout", "drops every element"),
     ("norm", "normalises over elements that are all equal, or a single one, and so returns a constant"),
     ("factor", "multiplies by zeros that nothing trains"),
+    ("stuck", "multiplies two factors that are both zero, so that neither gets a gradient"),
 )
 
 
@@ -130,6 +131,10 @@ _REMEDIES: tuple[tuple[Kind, str], ...] = (
     ("norm", "normalise over a dimension with more than one element."),
     ("custom", _CUSTOM),
     ("factor", "if {owners} should learn, make the factor non-zero or trainable."),
+    (
+        "stuck",
+        "initialise one of the two factors with something other than zeros: `nn.init.xavier_uniform_`.",
+    ),
 )
 
 

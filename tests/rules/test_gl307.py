@@ -87,6 +87,17 @@ class Hard(torch.autograd.Function):
     assert "custom function Hard" in finding.message
 
 
+def test_two_layers_that_both_start_from_zero(run) -> None:
+    setup = (
+        MODEL
+        + "\nfor layer in (model, head):\n    nn.init.zeros_(layer.weight)\n    nn.init.zeros_(layer.bias)"
+    )
+    finding = run(script("loss = F.mse_loss(head(F.relu(model(x))), y)", setup), "GL307").only("GL307")
+    assert "`model` are exactly zero" in finding.message
+    assert "both zero" in finding.message
+    assert finding.severity == "warning"
+
+
 def test_a_frozen_factor_of_zeros_is_a_hint(run) -> None:
     finding = run(script("loss = F.mse_loss(head(model(x)) * torch.zeros(1), y)"), "GL307").only("GL307")
     assert finding.severity == "info"

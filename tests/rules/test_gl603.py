@@ -120,6 +120,12 @@ SILENT = {
         3,
         "a = out.unsqueeze(2)\nloss = F.smooth_l1_loss(a, row.unsqueeze(0), reduction='none').sum(1).mean()",
     ),
+    "distances between two sets": (
+        3,
+        "a, b = out.pow(2).sum(1, True), x.norm(dim=1) ** 2\nloss = (a + b - 2 * out @ x[:, :3].T).mean()",
+    ),
+    "pairs with others": (1, "loss = (out - row + x @ x.T).pow(2).mean()"),
+    "norms kept as a column": (3, "a = out.norm(dim=1, keepdim=True) ** 2\nloss = (a - row).abs().mean()"),
     "one sample": (1, "loss = F.mse_loss(out[:1], row[:1])"),
     "pairs that are used as such": (1, "loss = torch.softmax(out + row, 1).diagonal().log().mean().neg()"),
     "a metric": (1, "error = (out - row).abs().mean().item()\nloss = F.mse_loss(out, y)"),
