@@ -32,6 +32,7 @@ the moves says so. Parameters are left out, and so is a value that comes back ev
 list of batches gone through once an epoch.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
@@ -174,7 +175,8 @@ def _within_steps(facts: Facts, chains: Sequence[list[Sent]]) -> Iterator[Occurr
         if chain and chain[1].move is not None:
             lines = tuple(dict.fromkeys(_where(item) for item in chain))
             alike.setdefault((chain[1].step, lines), []).append(chain)
-    for (step, lines), values in alike.items():
+    usual = Counter(lines for _, lines in alike)
+    for (step, lines), values in sorted(alike.items(), key=lambda item: -usual[item[0][1]]):
         yield _again(facts, values, step, lines)
 
 
@@ -208,7 +210,8 @@ def _again(
         labels=tuple(dict.fromkeys(labels)),
         fix=_keep(facts, values, near, only_line=only_line),
         step=step,
-        cause=("again", *(part for line in lines for part in line)),
+        # A further line that repeats it once an epoch makes no other fault of it.
+        cause=("again", *(part for line in lines[:2] for part in line)),
     )
 
 
