@@ -179,7 +179,9 @@ class Zeros:
                 return None
             kinds = {edge: self._kind(graph, *edge) for edge in sorted(edges)}
             if all(kind is not None for kind in kinds.values()):
-                edge, kind = next((edge, kind) for edge, kind in kinds.items() if kind is not None)
+                known = [(edge, kind) for edge, kind in kinds.items() if kind is not None]
+                # A factor is zero for a reason that another of these nodes may be.
+                edge, kind = min(known, key=lambda found: found[1] in {"factor", "stuck"})
                 return backward, graph.nodes[edge[0]], kind
             return None
         return None
