@@ -247,6 +247,7 @@ class StaleOptimizers:
         return Counter(
             (self._spot(place.module, place.name)[1], rows[tensor].shape)
             for tensor in tensors
+            if tensor in rows
             for place in self._facts.names.places(tensor)[:1]
         )
 

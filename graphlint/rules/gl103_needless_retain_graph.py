@@ -196,7 +196,7 @@ import torch
 
 torch.manual_seed(0)
 point = torch.nn.Parameter(torch.randn(3))
-optimizer = torch.optim.SGD([point], lr=0.1)
+optimizer = torch.optim.SGD([point], lr=0.001)
 for step in range(4):
     (slope,) = torch.autograd.grad((point**3).sum(), point, create_graph=True)
     optimizer.zero_grad()

@@ -108,9 +108,26 @@ for step in range(4):
     optimizer.step()
 """
     )
-    found = judged.only("GL201")
-    assert "they belong to another `net` than the one that computes `loss`" in found.message
-    assert found.fix.startswith("give `optimizer` the parameters of the `net` that computes `loss`")
+    found = judged.only("GL205")
+    assert "`optimizer` holds 2 parameters of `net` that the model no longer uses" in found.message
+    assert "(line 7)" in found.message
+    assert found.fix.startswith("make `optimizer` after line 7")
+
+
+def test_an_optimizer_of_another_model(run):
+    judged = run(
+        HEAD
+        + """\
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(nn.Linear(4, 1).parameters(), 0.1)
+for step in range(4):
+    loss = net(torch.randn(5, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    assert "does not reach what `optimizer` trains" in judged.only("GL201").message
 
 
 def test_weights_clipped_between_a_loss_and_its_backward(run):
