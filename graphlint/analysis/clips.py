@@ -11,8 +11,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.gradients import Moment
-from graphlint.record.events import Backward, GradientClip, OptimizerStep, ZeroGrad
-from graphlint.record.identity import Serial, SiteId, TensorId
+from graphlint.record.events import (
+    Backward,
+    GradientClip,
+    GradRead,
+    GradWrite,
+    Op,
+    OptimizerStep,
+    ZeroGrad,
+)
+from graphlint.record.identity import Serial, SiteId, StorageId, TensorId
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 Kind = Literal["felt", "late", "empty", "partial", "unknown"]
 
 _SEEN_OFTEN = 2
+_CLAMPS = frozenset({"clamp_", "clip_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +85,39 @@ class Clips:
 
     @cached_property
     def _calls(self) -> tuple[GradientClip, ...]:
-        """The clips that set a limit and did not raise."""
-        return tuple(
-            event
-            for event in self._facts.trace.events
-            if isinstance(event, GradientClip) and event.limit is not None and event.error is None
-        )
+        """The clips that set a limit and did not raise, those written out by hand included."""
+        found: list[GradientClip] = []
+        for event in self._facts.trace.events:
+            if isinstance(event, GradientClip) and event.limit is not None and event.error is None:
+                found.append(event)
+            elif isinstance(event, Op) and event.name.rpartition(".")[2] in _CLAMPS:
+                found += self._by_hand(event)
+        return tuple(found)
+
+    def _by_hand(self, op: Op) -> Iterator[GradientClip]:
+        """Yields an operation that limits the values of a gradient in place as the clip that it is."""
+        for change in op.changed:
+            owner = self._owners.get(self._facts.values.storage(change.tensor))
+            if owner is not None and op.site not in self._called:
+                yield GradientClip(
+                    serial=op.serial,
+                    site=op.site,
+                    call="clip_grad_value_",
+                    parameters=(owner,),
+                    with_grad=(owner,),
+                    limit=0.0,
+                )
+
+    @cached_property
+    def _called(self) -> frozenset[SiteId | None]:
+        """The places that call torch's own clipping."""
+        return frozenset(e.site for e in self._facts.trace.events if isinstance(e, GradientClip))
+
+    @cached_property
+    def _owners(self) -> dict[StorageId | None, TensorId]:
+        """The tensors whose gradients the user's code took into its hands, by the gradient's memory."""
+        reads = (e for e in self._facts.trace.events if isinstance(e, GradRead | GradWrite))
+        return {self._facts.values.storage(read.grad): read.tensor for read in reads}
 
     @cached_property
     def _by_site(self) -> dict[SiteId, list[Clipped]]:

@@ -93,6 +93,14 @@ for _ in range(4):
     clip_grad_norm_(model.parameters(), 0.5)  # here
     scaler.update()
 """,
+    "by hand, after the step": """
+for _ in range(4):
+    optimizer.zero_grad()
+    loss_of().backward()
+    optimizer.step()
+    for p in model.parameters():
+        p.grad.data.clamp_(-1, 1)  # here
+""",
     "before it is unscaled by hand": """
 scaler = torch.amp.GradScaler("cpu")
 for _ in range(4):
@@ -130,6 +138,22 @@ for _ in range(4):
     loss_of().backward()
     clip_grad_norm_([model.weight], 0.5)
     optimizer.step()
+""",
+    "by hand, before the step": """
+for _ in range(4):
+    optimizer.zero_grad()
+    loss_of().backward()
+    for p in model.parameters():
+        p.grad.data.clamp_(-1, 1)
+    optimizer.step()
+""",
+    "by hand, and then used by hand": """
+for _ in range(4):
+    optimizer.zero_grad()
+    loss_of().backward()
+    for p in model.parameters():
+        p.grad.clamp_(-1, 1)
+        p.data -= 0.1 * p.grad
 """,
     "inside a closure": """
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
