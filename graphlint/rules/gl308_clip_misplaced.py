@@ -35,10 +35,10 @@ With a scaler:
 
 ## Known limits
 
-Of clipping written out by hand only `clamp_` on a gradient is known, in steps that are recorded in full. A call
-with an infinite limit only measures and is not judged. A call that a step feels now and then (once for several
-accumulated backwards) is left alone. Where the user's code reads the clipped gradients itself, as in private
-training, the clip has done its work.
+Of clipping written out by hand only `clamp_` on a gradient is known, in steps that are recorded in full. A
+call with an infinite limit only measures and is not judged. A call that a step feels now and then (once for
+several accumulated backwards) is left alone. Where the user's code reads the clipped gradients itself, as in
+private training, the clip has done its work.
 """
 
 from collections import Counter
