@@ -110,8 +110,8 @@ for step in range(4):
     )
     found = judged.only("GL205")
     assert "`optimizer` holds 2 parameters of `net` that the model no longer uses" in found.message
-    assert "(line 7)" in found.message
-    assert found.fix.startswith("make `optimizer` after line 7")
+    assert "(line 8)" in found.message
+    assert found.fix.startswith("make `optimizer` after line 8")
 
 
 def test_an_optimizer_of_another_model(run):
