@@ -78,6 +78,8 @@ class GrowingGraphs:
                 continue
             stretch = max(_stretches(series), key=len, default=[])
             if len(stretch) < _SAMPLES:
+                stretch = _slow_stretch(series)
+            if len(stretch) < _SAMPLES:
                 continue
             growth = self._growth(series, stretch)
             if self._proved(growth):
@@ -149,6 +151,19 @@ def _stretches(series: Sequence[Seen]) -> Iterator[list[Seen]]:
             run = []
         run.append(seen)
     yield run
+
+
+def _slow_stretch(series: Sequence[Seen]) -> list[Seen]:
+    """Returns the last looks, each of which found more than the one before: what gains once an epoch, say."""
+    stretch = [series[-1]]
+    for seen in reversed(series[:-1]):
+        after = stretch[0].holding
+        goes_on = after.carried or after.made_in > seen.holding.made_in
+        if not (after.whole and goes_on and after.steps > seen.holding.steps):
+            break
+        stretch.insert(0, seen)
+    freed = 2 * series[-1].holding.freed > series[-1].holding.nodes
+    return stretch if freed else []
 
 
 def _gained(before: Seen, after: Seen) -> bool:

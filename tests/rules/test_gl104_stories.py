@@ -90,6 +90,13 @@ def fit():
         log[step] = {"loss": train_on(torch.randn(8, 4))}  # <-
 fit()
 """,
+    "the last loss of each epoch": """\
+history = []
+for epoch in range(8):
+    for _ in range(8):
+        loss = train_on(torch.randn(8, 4))
+    history.append(loss)  # <-
+""",
     "a tensor that is filled bit by bit": """\
 losses = torch.zeros(12)
 for step in range(12):
@@ -112,6 +119,14 @@ for _ in range(40):
     loss = train_on(torch.randn(8, 4))
     if len(first) < 6:
         first.append(loss)
+""",
+    "the best so far": """\
+best, losses = None, []
+for step in range(48):
+    loss = train_on(torch.randn(8, 4))
+    if best is None or loss < best:
+        best = loss
+        losses = [*losses[-2:], loss]
 """,
     "a window that slides": """\
 window = []
