@@ -206,10 +206,11 @@ class OptimizerStep(Event, frozen=True, kw_only=True, tag="optimizer-step"):
     called (after the closure, when there is one). `unchanged` parameters had a gradient and were not written.
     `end` is the serial at which it returned: a closure's events lie in between.
 
-    `gradients_checked` tells that the gradients' values were looked at as it was called: `zero_gradients` are
-    then the parameters whose gradient was exactly zero everywhere, `bad_gradients` those whose gradient held
-    a NaN or an infinity; none where a gradient scaler has the fused step leave such gradients out. `losses`,
-    told with these, is what the latest loss was at its backwards: the first, then the last few.
+    `gradients_checked` tells that the gradients' values were looked at as it was called (at the watch level:
+    and were news): `zero_gradients` are then the parameters whose gradient was exactly zero everywhere,
+    `bad_gradients` those whose gradient held a NaN or an infinity, none where a gradient scaler has the fused
+    step leave such gradients out. `losses`, told with these, is what the latest loss was at its backwards:
+    the first, then the last few.
     """
 
     optimizer: OptimizerId

@@ -23,6 +23,9 @@ from graphlint.record.events import Change, OptimizerStep, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import OptimizerId, Serial, SiteId, TensorId
 
+MAX_TOLD_AGAIN = 4
+"""How often the same zero gradients are recorded for an optimizer at the watch level."""
+
 
 class _Stepping:
     """A step on its way: versions before it, by position in the groups, and the name of torch's block.
@@ -71,6 +74,7 @@ class OptimizerTap:
         self._running: list[_Stepping] = []
         self._seen: set[OptimizerId] = set()
         self._taken: dict[OptimizerId, int] = {}
+        self._told: dict[OptimizerId, tuple[_Gradients | None, int]] = {}
 
     def arm(self, stack: ExitStack) -> None:
         """Wraps the constructor and `add_param_group`, and registers the step hooks."""
@@ -171,6 +175,14 @@ class OptimizerTap:
             if stepping.gradients is not None:
                 suspects = self._context.values.zero_gradients
                 (suspects.add if stepping.gradients.zero else suspects.discard)(stepping.optimizer)
+                if not self._is_news(stepping.optimizer, stepping.gradients) and not full:
+                    stepping.gradients = None
+
+    def _is_news(self, optimizer: OptimizerId, gradients: _Gradients) -> bool:
+        """Tells whether the record doesn't know that yet: what stays as it was must not tell steps apart."""
+        last, times = self._told.get(optimizer, (None, 0))
+        self._told[optimizer] = (gradients, times + 1 if gradients == last else 1)
+        return gradients != last or (bool(gradients.zero) and times < MAX_TOLD_AGAIN)
 
     def _gradients(self, optimizer: torch.optim.Optimizer, *, full: bool) -> _Gradients | None:
         """Returns what the gradients are; None where a watched step would have to wait for a device."""

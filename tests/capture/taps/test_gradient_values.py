@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphlint.record.events import OptimizerStep
+from graphlint.record.events import OptimizerStep, Repeat
 
 
 def fill(parameter: nn.Parameter, value: float) -> None:
@@ -57,6 +57,21 @@ def test_a_watched_run_looks_ever_more_seldom_and_folds(record, events) -> None:
     stored = events(trace, OptimizerStep)
     assert {step.gradients_checked for step in stored} == {True, False}
     assert len(stored) <= 4
+
+
+def test_gradients_that_stay_as_they_were_add_nothing_to_a_record(record, events) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.0)
+
+    def work() -> None:
+        for _ in range(300):
+            optimizer.zero_grad()
+            fill(weight, 1.0)
+            optimizer.step()
+
+    trace = record(work, "auto")
+    assert len(events(trace, OptimizerStep)) == 4
+    assert len(events(trace, Repeat)) == 1
 
 
 def test_a_gradient_that_ends_to_be_zero_is_seen_at_the_watch_level(record, events) -> None:
