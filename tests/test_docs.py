@@ -279,11 +279,17 @@ def test_readme_lists_the_rules():
     assert shown[1] == rule_table()
 
 
+def options_of(command: click.Command) -> list[str]:
+    """Returns the options of a command, and those of the commands below it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = [max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)]
+    return own + [option for part in below for option in options_of(part)]
+
+
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_guide_has_every_option_and_no_other(name):
     text = section(GUIDE / "command-line.md", f"graphlint {name}")
-    options = [param for param in cli.commands[name].params if isinstance(param, click.Option)]
-    assert sorted(first_cells(text)) == sorted(max(option.opts, key=len) for option in options)
+    assert sorted(first_cells(text)) == sorted(options_of(cli.commands[name]))
 
 
 @pytest.mark.parametrize("kind", sorted(schema()["$defs"]))
