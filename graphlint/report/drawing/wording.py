@@ -38,14 +38,23 @@ class Words:
     def code(self, frame: Frame) -> str:
         """Returns a frame's line as a box shows it: `65 | loss.backward()`, cut where it is long."""
         statement = self._facts.sources.statement(frame.path, frame.line)
-        text = self._facts.sources.line(frame.path, frame.line) or ""
+        text = self._line(frame)
         if statement is not None and statement.last_line > statement.first_line:
             text = statement.text
         return clip(f"{frame.line} | {text}", CODE_WIDTH)
 
+    def _line(self, frame: Frame) -> str:
+        """Returns the text of a frame's line, without the comment behind its statement."""
+        text = self._facts.sources.line(frame.path, frame.line) or ""
+        statement = self._facts.sources.statement(frame.path, frame.line)
+        if statement is not None and text.startswith(statement.text):
+            comment = text.removeprefix(statement.text).lstrip().startswith("#")
+            return statement.text if comment else text
+        return text
+
     def place(self, frame: Frame) -> str:
         """Returns `train.py:65: the line's text`."""
-        code = self._facts.sources.line(frame.path, frame.line)
+        code = self._line(frame)
         return f"{self.path(frame.path)}:{frame.line}" + (f": {code}" if code else "")
 
     def tensor(self, tensor: TensorId, scope: str | None = None) -> str:
