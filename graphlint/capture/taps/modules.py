@@ -5,9 +5,10 @@ module down torch's slow path.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -118,11 +119,16 @@ class ModulesTap:
             return False
         plain = self._plain.get(number)
         if plain is None:
-            forward = getattr(module.forward, "__code__", None)
-            plain = forward is not None and self._recorder.sites.is_internal_code(forward)
-            plain = plain and not any(callable(held) for held in vars(module).values())
+            plain = self._is_torchs(module.forward) and not any(map(callable, vars(module).values()))
+            # Torch's forward calls methods that a class of the user's may put its own in the place of.
+            plain = plain and all(map(self._recorder.sites.is_internal_code, _codes(type(module))))
             self._plain[number] = plain
         return plain
+
+    def _is_torchs(self, forward: Any) -> bool:
+        """Tells whether a forward is a function of torch's; one that wraps another may run the user's."""
+        code = getattr(forward, "__code__", None)
+        return code is not None and not code.co_freevars and self._recorder.sites.is_internal_code(code)
 
     def _left(self, running: _Running) -> None:
         """Takes the call off those that are running, whatever becomes of its record."""
@@ -210,3 +216,13 @@ class ModuleMovesTap:
 
     def _devices(self, module: torch.nn.Module) -> list[str]:
         return [self._recorder.device(tensor) for tensor in (*module.parameters(), *module.buffers())]
+
+
+def _codes(kind: type) -> Iterator[CodeType]:
+    """Yields the code of the methods and properties of a class and of those that it inherits from."""
+    for base in kind.__mro__:
+        for held in vars(base).values():
+            for function in (held, getattr(held, "fget", None), getattr(held, "__func__", None)):
+                code = getattr(function, "__code__", None)
+                if isinstance(code, CodeType):
+                    yield code

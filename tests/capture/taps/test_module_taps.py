@@ -134,3 +134,38 @@ def test_a_custom_function_inside_another_is_part_of_it(record, events) -> None:
 
     trace = record(lambda: Outer.apply(torch.ones(1, requires_grad=True)))
     assert [event.name for event in events(trace, Op) if event.name.endswith("apply")] == ["Outer.apply"]
+
+
+class Decorated(nn.Module):
+    @torch.no_grad()
+    def forward(self, x):
+        return doubled(x)
+
+
+class Overridden(nn.Conv2d):
+    def _conv_forward(self, *given):
+        return doubled(super()._conv_forward(*given))
+
+
+class Computed(nn.LeakyReLU):
+    @property
+    def negative_slope(self):
+        return float(doubled(self.half))
+
+    @negative_slope.setter
+    def negative_slope(self, value):
+        self.half = torch.tensor(value / 2)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "size"),
+    [(Decorated(), (1,)), (Overridden(1, 1, 1), (1, 1, 1, 1)), (Computed(), (1,))],
+)
+def test_the_users_code_is_seen_where_torch_calls_it_in_a_module(record, events, module, size) -> None:
+    trace = record(lambda: module(torch.ones(size)))
+    (product,) = [event for event in events(trace, Op) if event.name.endswith(".mul")]
+    assert trace.sites[product.site].frames[0].function == "doubled"
