@@ -1,9 +1,10 @@
 """Values that the user's code reads from an accelerator into Python, and what waits for them.
 
 May import `record` and the rest of `analysis`. Recorded at the full level only. A copy to the host that is
-read there is a read of the device.
+read there is a read of the device, one, however often the copy is read: what waits is the copying.
 """
 
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ _MUCH = 5
 """Operations after which a read waits for more than itself; a backward or a step is always more."""
 
 _NOT_ACCELERATORS = frozenset({"", "cpu", "meta"})
+_FROM_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy"})
 _FLOATS = ("torch.float", "torch.bfloat", "torch.double", "torch.half")
 
 
@@ -37,6 +39,8 @@ class Read:
         waits: whether work was queued since the last read, for which this one waits.
         tracked: whether it is a real number that depends on parameters, as losses and scores do.
         inside: whether a forward pass had begun since the last update: more work is still to be queued.
+        answered: whether Python made a tensor of its own numbers before the next backward: what was read may
+            be in it, as in a matching of predictions with targets that Python works out.
     """
 
     event: HostRead
@@ -47,6 +51,7 @@ class Read:
     waits: bool
     tracked: bool
     inside: bool
+    answered: bool
 
     @property
     def line(self) -> tuple[str, int]:
@@ -82,16 +87,25 @@ class HostReads:
     def _find(self) -> Iterator[Read]:
         queued = 0
         inside = False
+        copies: dict[Serial, tuple[bool, bool]] = {}
         for event in self._facts.trace.events:
             if isinstance(event, HostRead):
                 move = self._copied_by(event)
-                device = event.device if move is None else move.from_device
-                if device in _NOT_ACCELERATORS:
+                waited = (queued >= _MUCH, inside)
+                if move is not None:
+                    if move.serial not in copies:
+                        continue
+                    waited = copies.pop(move.serial)
+                elif event.device in _NOT_ACCELERATORS:
                     continue
-                read = self._read(event, device, move, waits=queued >= _MUCH, inside=inside)
-                queued = 0
+                else:
+                    queued = 0
+                read = self._read(event, move, waits=waited[0], inside=waited[1])
                 if read is not None:
                     yield read
+            elif isinstance(event, Transfer) and _leaves_an_accelerator(event):
+                copies[event.serial] = (queued >= _MUCH, inside)
+                queued = 0
             else:
                 queued += self._queues(event)
                 inside = self._trains(event) or (inside and not isinstance(event, OptimizerStep))
@@ -111,21 +125,37 @@ class HostReads:
             return int(row is not None and row.device not in _NOT_ACCELERATORS)
         return 0
 
-    def _read(
-        self, event: HostRead, device: str, move: Transfer | None, *, waits: bool, inside: bool
-    ) -> Read | None:
-        step = self._facts.steps.of(event.serial)
-        site = self._facts.trace.sites.get(event.site) if event.site is not None else None
+    def _read(self, event: HostRead, move: Transfer | None, *, waits: bool, inside: bool) -> Read | None:
+        waiting = event if move is None else move
+        step = self._facts.steps.of(waiting.serial)
+        site = self._facts.trace.sites.get(waiting.site) if waiting.site is not None else None
         if event.by_torch or step is None or step.level != "full" or site is None or not site.frames:
             return None
         if event.serial in self._elsewhere or not (inside or step.told):
             return None
         origin = event.tensor.tensor if move is None else move.source.tensor
+        device = event.device if move is None else move.from_device
         learned = self._learned(origin, event.serial)
         if not learned and self._without_gradients(origin, event.serial):
             return None
         tracked = learned and self._real(origin)
-        return Read(event, site.frames[0], step.number, device, move, waits, tracked, inside)
+        answered = self._answered(event.serial)
+        return Read(event, site.frames[0], step.number, device, move, waits, tracked, inside, answered)
+
+    def _answered(self, serial: Serial) -> bool:
+        index = bisect(self._answers, (serial, True))
+        return index < len(self._answers) and self._answers[index][1]
+
+    @cached_property
+    def _answers(self) -> tuple[tuple[Serial, bool], ...]:
+        """Tensors made of Python's or NumPy's numbers, and the backwards and updates between them (False)."""
+        found: list[tuple[Serial, bool]] = []
+        for event in self._facts.trace.events:
+            if isinstance(event, Backward | OptimizerStep):
+                found.append((event.serial, False))
+            elif isinstance(event, Op) and event.name in _FROM_DATA and not event.inputs:
+                found.append((event.serial, True))
+        return tuple(found)
 
     def _copied_by(self, read: HostRead) -> Transfer | None:
         """Returns the move that brought the value that is read to the host, where nothing was done to it."""
@@ -169,3 +199,7 @@ class HostReads:
             if detour is not None:
                 found.update(work.serial for work in detour.works)
         return frozenset(found)
+
+
+def _leaves_an_accelerator(move: Transfer) -> bool:
+    return not move.noop and move.from_device not in _NOT_ACCELERATORS and move.to_device == "cpu"

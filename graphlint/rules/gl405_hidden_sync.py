@@ -35,6 +35,7 @@ evaluation without gradients reads, and what torch reads for itself (a gradient 
 the update counts only in a loop over a DataLoader: elsewhere a step may be a whole epoch.
 """
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +89,9 @@ def _severity(reads: Sequence[Read]) -> Severity:
     """Returns whether a step's reads cost much: they hold up a pass, to read what only a person looks at."""
     per_line = Counter(read.line for read in reads if not read.waits)
     one_by_one = bool(per_line) and max(per_line.values()) >= _ONE_BY_ONE
-    shown = any(r.waits and r.tracked and r.inside and r.event.method != "bool" for r in reads)
+    shown = any(
+        r.waits and r.tracked and r.inside and not r.answered and r.event.method != "bool" for r in reads
+    )
     return "warning" if one_by_one or shown else "info"
 
 
@@ -98,7 +101,7 @@ def _severity(reads: Sequence[Read]) -> Severity:
 def _message(facts: Facts, reads: Sequence[Read]) -> str:
     devices = listed(list(dict.fromkeys(read.device for read in reads)))
     names = list(dict.fromkeys(_named(facts, read) for read in reads))
-    bytes_read = sized(sum(read.event.bytes for read in reads))
+    bytes_read = sized(sum((read.move or read.event).bytes for read in reads))
     waits = max(1, sum(read.waits for read in reads))
     times = f", {counted(waits, 'time')} a step" if waits > 1 else ""
     return sentence(
@@ -164,7 +167,7 @@ def _fix(facts: Facts, reads: Sequence[Read]) -> str:
         )
     if methods <= _BULK:
         return f"do this on {device} with torch, or only in the steps that show it."
-    if all(read.tracked for read in reads):
+    if all(read.tracked and not read.answered for read in reads):
         return _keep(facts, reads)
     return (
         f"keep the values on {device}, or read those that Python needs together, once a step; what must be "
@@ -183,10 +186,34 @@ def _keep(facts: Facts, reads: Sequence[Read]) -> str:
     if all("+=" in line for line in lines):
         return f"add up {names} on {reads[0].device}, and read the sum once, where it is printed."
     logged = "; a logger that is given the tensor as an argument reads it only when it prints"
-    return (
-        f"keep {names}, and read {'it' if one else 'them'} only in the steps that print"
-        f"{logged if any(_LOGS.search(line) for line in lines) else ''}."
-    )
+    if any(_decides(facts, read) for read in reads):
+        logged = "; a check that must run in each step is declared with `# graphlint: ignore[GL405] reason`"
+    elif not any(_LOGS.search(line) for line in lines):
+        logged = ""
+    return f"keep {names}, and read {'it' if one else 'them'} only in the steps that print{logged}."
+
+
+def _decides(facts: Facts, read: Read) -> bool:
+    """Tells whether the source asks a question of the number that is read, in a condition."""
+    inside = facts.sources.function(read.frame) or facts.sources.tree(read.frame.path)
+    if inside is None:
+        return False
+    nodes = list(ast.walk(inside))
+    kept = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and node.lineno <= read.frame.line <= (node.end_lineno or 0)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for test in [
+        node.test for node in nodes if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert)
+    ]:
+        if test.lineno <= read.frame.line <= (test.end_lineno or 0) and _READS.search(ast.unparse(test)):
+            return True
+        if any(isinstance(name, ast.Name) and name.id in kept for name in ast.walk(test)):
+            return True
+    return False
 
 
 def _held(facts: Facts, read: Read) -> str | None:

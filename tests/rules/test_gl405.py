@@ -86,6 +86,16 @@ for _ in range(5):
 }
 
 HINTED = {
+    "a matching that Python works out and gives back": """
+for _ in range(5):
+    x, y = batch()
+    scores = model(x)
+    with torch.no_grad():
+        costs = scores.softmax(1).cpu()  # here
+    rows = [[costs[i, j].item() for j in range(2)] for i in range(4)] * 4
+    chosen = torch.as_tensor([row.index(min(row)) for row in rows[:4]])
+    update(criterion(scores, chosen.to("cuda")))
+""",
     "after the update, in a loop over batches": """
 total = 0.0
 for x, y in loader:
@@ -224,6 +234,35 @@ def test_the_remedy(tmp_path, name, remedy) -> None:
 def test_a_check_may_be_declared(tmp_path) -> None:
     (finding,) = judged(HEAD + HINTED["a check of each loss"], tmp_path)
     assert "`# graphlint: ignore[GL405] reason`" in finding.fix
+
+
+CHECKED = """
+for _ in range(5):
+    x, y = batch()
+    loss = criterion(model(x), y)
+    value = loss.item()
+    if not value < 1e6:
+        break
+    update(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    "code", [CHECKED, CHECKED.replace("value = loss.item()", "").replace("value <", "loss.item() <")]
+)
+def test_a_number_that_decides_may_be_declared(tmp_path, code) -> None:
+    (finding,) = judged(HEAD + code, tmp_path)
+    assert finding.fix == (
+        "keep `loss.detach()`, and read it only in the steps that print; a check that must run in each step "
+        "is declared with `# graphlint: ignore[GL405] reason`."
+    )
+
+
+def test_a_copy_waits_once(tmp_path) -> None:
+    (finding,) = judged(HEAD + HINTED["a matching that Python works out and gives back"], tmp_path)
+    assert "(1 read, 32 bytes)" in finding.message
+    assert [label.text for label in finding.labels] == ["`.cpu()` waits for cuda:0, every step"]
+    assert finding.fix.startswith("keep the values on cuda:0, or read those that Python needs together")
 
 
 def test_what_it_says(tmp_path) -> None:
