@@ -30,7 +30,8 @@ are reached an epoch before they should, a warm-up starts at its second value.
 A scheduler that steps several times before the optimizer's first step is being moved to where an earlier run
 ended, or waits for an optimizer that starts late, and is left alone. So are one that is told the epoch
 (`step(epoch)` with 0 at first), one that skips a rate of zero, and `ReduceLROnPlateau`. A step that a
-gradient scaler leaves out counts as the optimizer's, although torch warns. The line must be seen twice.
+gradient scaler leaves out counts as the optimizer's, although torch warns. The line must be seen twice; in a
+run that was cut short, before anything else is trained or right before the optimizer's step.
 """
 
 import re
@@ -41,7 +42,7 @@ from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.events import AnyEvent, OptimizerStep, Repeat, ScalerCall, SchedulerStep
+from graphlint.record.events import AnyEvent, Backward, OptimizerStep, Repeat, ScalerCall, SchedulerStep
 from graphlint.record.identity import OptimizerId, Serial
 from graphlint.record.tables import Frame
 
@@ -85,10 +86,27 @@ def _early(facts: Facts, steps: Sequence[SchedulerStep]) -> _Early | None:
     if attempts[-1] < last.serial:
         # A round ends with the scheduler: the optimizer only began late.
         return None
+    if not _finished(facts) and _may_begin_late(facts, first.serial, attempts[0]):
+        return None
     taken = [s for s in facts.gradients.all_steps if s.optimizer in held and s.serial > first.serial]
     if not taken:
         return None
     return _Early(first, again, taken[0], sum(serial < again.serial for serial in attempts))
+
+
+def _finished(facts: Facts) -> bool:
+    end = facts.trace.end
+    return end is not None and (end.how == "finished" or (end.how == "exit" and not end.exit_code))
+
+
+def _may_begin_late(facts: Facts, first: Serial, taken: Serial) -> bool:
+    """Tells whether something was trained before the scheduler's first step, and again after it.
+
+    Where the run was cut short it can't be told then whether a round ends with the scheduler: gradients
+    may be added up over several batches, or the optimizer may have sat out the first ones.
+    """
+    backwards = [event.serial for event in facts.trace.events if isinstance(event, Backward)]
+    return any(serial < first for serial in backwards) and any(first < serial < taken for serial in backwards)
 
 
 def _advances(steps: Sequence[SchedulerStep], first: SchedulerStep) -> bool:

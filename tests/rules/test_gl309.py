@@ -263,6 +263,45 @@ for epoch in range(3):
 }
 
 
+CUT_SHORT = {
+    "gradients of two batches, a scheduler for each batch": """
+scheduler = lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=20)
+for i in range(20):
+    (loss_of() / 2).backward()
+    if i % 2 == 1:
+        optimizer.step()
+        if i == 7:
+            raise RuntimeError("stopped")
+        optimizer.zero_grad()
+    scheduler.step()
+""",
+    "the generator at every other batch": """
+other = nn.Linear(4, 2)
+other_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for i in range(20):
+    train(other, other_optimizer, batches=1)
+    if i % 2 == 1:
+        train(batches=1)
+        if i == 7:
+            raise RuntimeError("stopped")
+    scheduler.step()
+""",
+    "an optimizer that starts late": """
+other = nn.Linear(4, 2)
+other_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for epoch in range(5):
+    train(other, other_optimizer)
+    if epoch > 0:
+        train()
+        if epoch == 3:
+            raise RuntimeError("stopped")
+    scheduler.step()
+""",
+}
+
+
 @pytest.mark.parametrize("case", cases(RULE), ids=str)
 def test_examples(case: Case) -> None:
     case.check()
@@ -278,6 +317,29 @@ def test_too_early(run, name) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_meant(run, name) -> None:
     assert run(HEAD + GOOD[name], "GL309").found == []
+
+
+@pytest.mark.parametrize("name", CUT_SHORT)
+def test_a_run_that_was_cut_short(run, name) -> None:
+    assert run(HEAD + CUT_SHORT[name], "GL309").found == []
+
+
+@pytest.mark.parametrize("where", ["scheduler.step()\n    train()", "train(step=scheduler.step)"])
+def test_too_early_in_a_run_that_was_cut_short(run, where) -> None:
+    code = f"""
+def train(step=lambda: None):
+    optimizer.zero_grad()
+    loss_of().backward()
+    step()
+    optimizer.step()
+
+
+scheduler = lr_scheduler.StepLR(optimizer, 2)
+for i in range(4):
+    {where}
+raise RuntimeError("stopped")
+"""
+    assert [code for code, _ in run(HEAD + code, "GL309").found] == ["GL309"]
 
 
 def test_what_it_says(run) -> None:
