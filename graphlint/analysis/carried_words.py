@@ -84,7 +84,8 @@ class CarriedWords:
 
     def _described(self) -> str:
         """Returns the words for what is carried where the loop has no name for it: an attribute, say."""
-        built = self._case.entrances[0] if self._case.entrances else None
+        made = (*self._case.handed_on, *self._case.entrances)
+        built = made[0] if made else None
         if built is None:
             return "what one pass hands on to the next"
         where = place(built.inner, near=self._frame)

@@ -237,6 +237,32 @@ class Reentry:
         return frozenset(along)
 
     @cached_property
+    def handed_on(self) -> tuple[Built, ...]:
+        """The lines by which an earlier pass left what this one takes in, above what its backward walked.
+
+        They ran before that backward, which had no need of them: what is kept for the next pass is often
+        made beside the loss, not on the way to it.
+        """
+        if self.kind not in {"carried", "kept"}:
+            return ()
+        freed = max((visit.backward for visit in self._visits.values()), default=Serial(-1))
+        above = {
+            node
+            for node in self.graph.upstream(self.frontier) - self.nodes
+            if (op := self.graph.nodes[node].op) is not None and op < freed
+        }
+        at = {self._inner(node) for node in self.frontier}
+        top = [
+            node
+            for node in sorted(above)
+            if self._inner(node) is not None
+            and self._inner(node) not in at
+            and any(before not in above for before in self.graph.walked.predecessors(node))
+        ]
+        lines = {self._inner(node): node for node in reversed(top)}
+        return tuple(self._built([node]) for node in reversed(lines.values()))
+
+    @cached_property
     def blockers(self) -> tuple[Blocker, ...]:
         """What a graph kept by retain_graph would have needed unchanged, and what changed it."""
         found: dict[TensorId, Blocker] = {}

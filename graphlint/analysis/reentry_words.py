@@ -81,6 +81,9 @@ class ReentryWords:
         if built is None:
             return f"{self._anew()} in each step."
         what = self._what(built)
+        if self._case.handed_on:
+            where = place(self._case.handed_on[0].inner, near=self._frame)
+            return f"detach what {where} hands on, so that each pass has a graph of its own."
         if self._case.trained_by_earlier(self._case.leaves) is False:
             held = self._facts.wording.owners(sorted(self._case.leaves))
             steppers = listed([self._facts.wording.step(step) for step in self._case.users])
@@ -125,13 +128,21 @@ class ReentryWords:
         )
 
     def _detached_on_entry(self, earlier: Backward | None) -> str | None:
-        """Returns the remedy where the earlier loss did not need a gradient through what both share.
+        """Returns the remedy where the earlier loss did not need a gradient through what both share."""
+        entry = self.entry()
+        return self._detach_at(entry, earlier) if entry is not None and earlier is not None else None
 
-        None unless an optimizer used the earlier backward and trains nothing of it, and what this loss
-        builds upon it is its own.
+    def entry(self) -> tuple[Frame, TensorId] | None:
+        """Returns the line by which the earlier loss takes in what both share, and the tensor.
+
+        None unless it had no need to: an optimizer used the earlier backward and trains nothing of what is
+        shared, and what this loss builds upon it is its own.
         """
+        earlier = self._case.earlier
         graph = self._facts.graphs.of(earlier) if earlier is not None else None
-        if earlier is None or graph is None or not self._case.entered:
+        if earlier is None or graph is None or not self._case.entered or self._case.kind != "shared":
+            return None
+        if self._case.whole or self._case.behind or not self._case.steps_between:
             return None
         if self._case.trained_by_earlier(self._case.leaves) is not False:
             return None
@@ -147,7 +158,12 @@ class ReentryWords:
             if frame is None or taken.isdisjoint(tensors):
                 return None
             found.update((frame, tensor) for tensor in taken & tensors)
-        return self._detach_at(found.pop(), earlier) if len(found) == 1 else None
+        return found.pop() if len(found) == 1 else None
+
+    def earlier_loss(self) -> str:
+        """Returns the words for the loss of the earlier backward."""
+        earlier = self._case.earlier
+        return self._losses(earlier)[0] if earlier is not None else "the earlier loss"
 
     def _detach_at(self, entry: tuple[Frame, TensorId], earlier: Backward) -> str | None:
         frame, tensor = entry

@@ -124,6 +124,7 @@ class _Story:
             shown = (*[built for built in shown if built != most][: _MOST_LINES - 1], most)
         for built in shown[:_MOST_LINES]:
             yield from self._built(built)
+        yield from self._ways_in()
         if earlier is not None:
             at = self._facts.graphs.frame(earlier.site)
             if at is not None:
@@ -144,8 +145,6 @@ class _Story:
         named = [f"`{name}`" for name in dict.fromkeys(names) if name is not None]
         what = f", {listed(named)}" if named else ""
         yield label(frame, f"built here: {counted(len(built.nodes), 'node')}{what}")
-        if self._case.kind == "carried" and built.frame != frame:
-            yield label(built.frame, f"built {_VIA}")
         if self._case.kind == "kept":
             statement = self._facts.sources.statement(frame.path, frame.line)
             words = {name for name in names if name is not None}
@@ -153,6 +152,15 @@ class _Story:
             line = self._facts.sources.store_line(frame, frozenset(words))
             if line is not None and line != frame.line:
                 yield Label(path=frame.path, line=line, text="kept here for later steps")
+        if outlives and built.frame != frame:
+            yield label(built.frame, f"built {_VIA}")
+
+    def _ways_in(self) -> Iterator[Label]:
+        """Yields the lines by which a pass, or the earlier loss, came upon what it had better not have."""
+        for built in self._case.handed_on[:_MOST_LINES]:
+            yield label(built.inner, "handed on to later passes from here")
+        if (entry := self._words.entry()) is not None:
+            yield label(entry[0], f"{self._words.earlier_loss()} enters it from here")
 
     def _consequence(self) -> str:
         missing = self._without_gradient()
