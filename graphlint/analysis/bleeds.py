@@ -3,7 +3,8 @@
 May import `record` and the rest of `analysis`. Two losses may well add up on purpose: a trunk below two heads
 is trained by both. What tells a bleed from that: the other optimizer had stepped on its loss before this
 one's own loss was differentiated; and either the gradient only came by on its way, through these parameters,
-to those of the other optimizer, or the own loss is computed with the parameters of both, as two players' are.
+to those of the other optimizer, in a forward pass that the own loss has nothing to do with, or the own loss
+is computed with the parameters of both, as two players' are.
 """
 
 from collections.abc import Iterator
@@ -103,8 +104,27 @@ class Bleeds:
         key = (foreign, own, use.step.optimizer, other.optimizer)
         if key not in self._related:
             mine = set(self._facts.gradients.parameters(use.step.optimizer))
-            self._related[key] = self._on_the_way(foreign, mine, theirs) or self._shared(own, theirs)
+            if self._on_the_way(foreign, mine, theirs):
+                self._related[key] = not self._goes_on(foreign, own, mine)
+            else:
+                self._related[key] = self._shared(own, theirs)
         return self._related[key]
+
+    def _goes_on(self, foreign: Backward, own: Backward, mine: set[TensorId]) -> bool:
+        """Tells whether the own loss goes through the very operations that the other loss had gone through.
+
+        It was kept for that (`retain_graph`): both are terms of one loss, as an encoder that is trained
+        by some of the terms alone has it.
+        """
+        before, graph = self._facts.graphs.of(foreign), self._facts.graphs.of(own)
+        if before is None or graph is None:
+            return False
+        again = {index for index, visit in graph.visits.items() if visit.node in before.by_id}
+        return any(
+            not again.isdisjoint(graph.walked.predecessors(node))
+            for leaf, node in graph.leaves.items()
+            if leaf in mine
+        )
 
     def _made_by_turns(self, use: Use, other: OptimizerStep) -> bool:
         """Tells whether one optimizer took over from the other: neither steps while the other does."""

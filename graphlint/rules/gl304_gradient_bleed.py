@@ -34,8 +34,9 @@ two networks just don't come to balance.
 ## Known limits
 
 Judged on the steps that are recorded in full. A trunk that two losses train together, each with a head whose
-optimizer steps in between, is not reported: there the losses are added up on purpose. Gradients that an
-earlier step of the same optimizer used are GL301's.
+optimizer steps in between, is not reported: there the losses are added up on purpose. Nor is a second loss
+that goes on through the operations of the first, which `retain_graph` kept for it. Gradients that an earlier
+step of the same optimizer used are GL301's.
 """
 
 from collections.abc import Iterator
