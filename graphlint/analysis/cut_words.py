@@ -69,6 +69,9 @@ class CutWords:
         found = [Place(inner, f"cut here: {cut.words}")]
         if cut.kind == "host":
             found.extend(self._read_place(cut, inner))
+        call = self._facts.graphs.common_frame(cut.site, self._seen_from)
+        if call is not None and (call.path, call.line) != (inner.path, inner.line):
+            found.append(Place(call, "called from here"))
         return tuple(found)
 
     def _read_place(self, cut: Cut, inner: Frame) -> list[Place]:
@@ -151,11 +154,20 @@ class CutWords:
         if block is not None and self._in_library(cut):
             drawn = self._facts.sources.call(block.path, block.line, _DRAWN) is not None
             return f"use a call that keeps the gradient{' (rsample)' if drawn else ''} at {place(block)}"
+        if call is not None and block is not None and not self._opens_block(block):
+            return (
+                f"switch gradients on again after {place(block)}, or use `with torch.no_grad():` there: "
+                f"`set_grad_enabled` holds until it is called again"
+            )
         if block is None and call is not None:
             return f"switch gradients on again before {place(call)}, as torch.set_grad_enabled(True) does"
         quoted = self._facts.wording.call_at(call) if call is not None else None
         entered = f" ({place(block)})" if block is not None else ""
         return f"run {quoted or 'that call'} with gradients on, outside of `no_grad`{entered}"
+
+    def _opens_block(self, frame: Frame) -> bool:
+        statement = self._facts.sources.statement(frame.path, frame.line)
+        return statement is None or statement.opens_block
 
     def _in_library(self, cut: Cut) -> bool:
         """Tells whether the call that cuts switched gradients off for itself, as torch's `sample` does."""

@@ -60,6 +60,35 @@ class Keepers:
             found = [keeping for keeping in found if keeping.kind != "assign"] or found
         return tuple(found[:_MOST])
 
+    def callers(self, holding: Holding, keeping: Keeping) -> tuple[Frame, ...]:
+        """Returns the lines that call the method in which a statement stands, of the holder's own file."""
+        owner = holding.name.rpartition(".")[0]
+        method = _around(self._sources.tree(keeping.frame.path), keeping.frame.line)
+        own = self._sources.tree(holding.frame.path)
+        if not owner or method is None or own is None:
+            return ()
+        lines = [
+            node.lineno
+            for node in ast.walk(own)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == method.name
+            and ast.unparse(node.func.value) == owner
+        ]
+        at = holding.frame
+        return tuple(Frame(at.path, line, at.function, at.first_line) for line in lines[:_MOST])
+
+
+def _around(tree: ast.AST | None, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Returns the innermost function whose source covers a line."""
+    found = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (
+            node.end_lineno or node.lineno
+        ):
+            found = node
+    return found
+
 
 def _tail(name: str) -> str:
     """Returns the last attribute's name where there is one: other functions know the rest by other names."""

@@ -67,6 +67,9 @@ class _Story:
         made = (facts.graphs.frame(site) for site in growth.sites)
         self._made = tuple(dict.fromkeys(frame for frame in made if frame is not None))[:_MOST_PLACES]
         self._keepings = keepers.of(self.holding)
+        self._callers = tuple(
+            frame for keeping in self._keepings for frame in keepers.callers(self.holding, keeping)
+        )
         self.frame = self._primary()
 
     def _primary(self) -> Frame:
@@ -137,6 +140,8 @@ class _Story:
             if kept is not None:
                 yield label(kept.frame, f"`{name}` is kept here")
         yield label(self.frame, f"`{name}` keeps graphs of earlier steps")
+        for frame in self._callers:
+            yield label(frame, f"`{name}` gets it by way of this call")
 
     def _fix(self) -> str:
         kept, holding = self._kept(), self.holding

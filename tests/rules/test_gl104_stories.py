@@ -203,3 +203,27 @@ def test_a_state_that_is_carried_on_is_one_finding(run) -> None:
     assert judged.found == [("GL104", 14)]
     assert "memory = memory.detach()" in judged.only("GL104").fix
     assert "takes longer than the last" in judged.only("GL104").message
+
+
+METER = """\
+class Meter:
+    def __init__(self):
+        self.values = []
+
+    def update(self, value):
+        self.values.append(value)
+
+
+meter = Meter()
+for _ in range(10):
+    loss = train_on(torch.randn(8, 4))
+    meter.update(loss)
+"""
+
+
+def test_a_meter_s_caller_is_shown_too(run) -> None:
+    code = HEAD + METER
+    finding = run(code).only("GL104")
+    texts = {label.line: label.text for label in finding.labels}
+    assert texts[code.splitlines().index("    meter.update(loss)") + 1].endswith("by way of this call")
+    assert finding.line == code.splitlines().index("        self.values.append(value)") + 1

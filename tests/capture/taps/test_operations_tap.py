@@ -108,6 +108,26 @@ def test_a_decorated_function_without_gradients(record, events, line_of) -> None
     assert trace.sites[site].frames[0].line == line_of("decorated call")
 
 
+def test_gradients_switched_off_by_a_call(record, events, line_of) -> None:
+    def work() -> None:
+        x = torch.ones(1, requires_grad=True)
+        optimizer = torch.optim.SGD([x], lr=0.1)
+        with torch.set_grad_enabled(False):  # block
+            x.sin()
+        x.cos()
+        torch.set_grad_enabled(False)  # function
+        optimizer.step()
+        x.tan()
+        torch.set_grad_enabled(True)
+        x.exp()
+
+    trace = record(work)
+    found = ops(trace, events)
+    sites = {name: found[name].grad_site for name in ("sin", "cos", "tan", "exp")}
+    lines = {name: trace.sites[site].frames[0].line for name, site in sites.items() if site is not None}
+    assert lines == {"sin": line_of("block"), "tan": line_of("function")}
+
+
 def test_moves_and_conversions(record, events) -> None:
     def work() -> None:
         x = torch.ones(2)
