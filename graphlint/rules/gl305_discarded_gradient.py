@@ -42,23 +42,36 @@ from graphlint.analysis.wording import counted, listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
-    """Yields a finding for each network that a backward went through for nothing."""
+    """Yields a finding for each network that a backward went through for nothing.
+
+    Steps that were only watched come last: of those it isn't known what was built where.
+    """
+    blind: list[tuple[Discard, Frame]] = []
+    builders: dict[tuple[Frame, tuple[TensorId, ...]], Frame] = {}
     for found in Discards(facts).all():
         frame = facts.graphs.frame(found.backward.site)
-        if frame is not None:
-            yield _occurrence(facts, found, frame)
+        if frame is None:
+            continue
+        built = facts.graphs.common_frame(found.built, found.backward.site)
+        if built is None:
+            blind.append((found, frame))
+        else:
+            builders.setdefault((frame, found.parameters), built)
+            yield _occurrence(facts, found, frame, built)
+    for found, frame in blind:
+        yield _occurrence(facts, found, frame, builders.get((frame, found.parameters)))
 
 
-def _occurrence(facts: Facts, found: Discard, frame: Frame) -> Occurrence:
+def _occurrence(facts: Facts, found: Discard, frame: Frame, built: Frame | None) -> Occurrence:
     owners = facts.wording.owners(found.parameters)
     zero = facts.wording.zero(found.zeroed)
     at = facts.wording.at(found.zeroed.site, near=frame)
     share = round(100 * len(found.nodes) / found.executed)
-    built = facts.graphs.common_frame(found.built, found.backward.site)
     return Occurrence(
         message=(
             f"{facts.wording.backward(found.backward)} runs back through {owners} for gradients that "
