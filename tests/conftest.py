@@ -41,6 +41,7 @@ def installed() -> dict[str, object]:
         gc: ("collect",),
         torch: ("compile",),
         torch.jit: ("script",),
+        torch.utils: ("swap_tensors",),
         torch.jit._trace: ("_trace_impl",),
         torch.export: ("export",),
         torch.optim.lr_scheduler.LRScheduler: ("__setattr__",),

@@ -14,6 +14,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.graphs import STAMP, AccumulateGrad
 from graphlint.capture.holders import Found, find_graph_tensors
 from graphlint.capture.sites import frame_rows
+from graphlint.capture.unasked import graph_of
 from graphlint.record.header import Capability
 from graphlint.record.identity import SiteId
 from graphlint.record.live import Holding, LiveGraphs
@@ -149,7 +150,7 @@ class _GraphsOf:
     __slots__ = ("head_numbers", "heads", "nodes", "numbers", "whole")
 
     def __init__(self, tensors: list[torch.Tensor], most: int) -> None:
-        nodes: dict[Any, None] = dict.fromkeys(tensor.grad_fn for tensor in tensors)
+        nodes: dict[Any, None] = dict.fromkeys(map(graph_of, tensors))
         self.head_numbers = [node._sequence_nr() for node in nodes]
         self.heads = frozenset(self.head_numbers)
         ordered = list(nodes)

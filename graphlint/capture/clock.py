@@ -121,6 +121,10 @@ class StepClock:
         if self._backwards >= MAX_UNFINISHED_BACKWARDS and not self.by_hand:
             self._cut("optimizer", serial)
 
+    def let_go(self, *leaves: torch.Tensor) -> None:
+        """Forgets leaves to which nothing may refer for a while."""
+        self._leaves = [entry for entry in self._leaves if all(entry[0]() is not leaf for leaf in leaves)]
+
     def leaf_changed(self, serial: Serial) -> None:
         """An operation changed a leaf in place, as an update by hand does."""
         self._last_update = serial

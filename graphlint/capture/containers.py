@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from graphlint.capture.unasked import attributes_of
+
 _MAX_DEPTH = 6
 _MAX_TENSORS = 4096
 _PLAIN = frozenset(
@@ -44,10 +46,7 @@ def _held(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, dict):
         return dict.values(value)
     if hasattr(kind, "__dataclass_fields__"):
-        try:
-            return list(vars(value).values())
-        except TypeError:
-            return ()
+        return list(attributes_of(value).values())
     return ()
 
 

@@ -14,7 +14,8 @@ import torch
 
 from graphlint.capture.messages import kind_of, message_of
 from graphlint.capture.names import TOUCHES_SNAPSHOT
-from graphlint.capture.recorder import Recorder
+from graphlint.capture.recorder import Recorder, sizes_of
+from graphlint.capture.unasked import attributes_of
 from graphlint.record.events import ScriptError
 from graphlint.record.faults import Operand
 from graphlint.record.identity import TensorId
@@ -97,10 +98,7 @@ def _resolve(dotted: str, scope: dict[str, Any]) -> Any:
 
 def _held_by(value: Any) -> dict[str, Any]:
     """Returns an object's attributes by name; a module's parts are among them."""
-    try:
-        held = dict(vars(value))
-    except TypeError:
-        return {}
+    held = dict(attributes_of(value))
     if issubclass(type(value), torch.nn.Module):
         for parts in ("_modules", "_parameters", "_buffers"):
             held.update(held.get(parts, {}))
@@ -118,7 +116,7 @@ def _operand(name: str, value: Any, recorder: Recorder) -> Operand | None:
         return Operand(
             name,
             recorder.device(value),
-            tuple(int(size) for size in value.shape),
+            sizes_of(value),
             None if number is None else TensorId(number),
         )
     return None

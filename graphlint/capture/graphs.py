@@ -6,7 +6,6 @@ holds the nodes no longer than it runs. Freed state is this module's own bookkee
 hooks and the version check.
 """
 
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from graphlint.capture.recorder import Recorder
+from graphlint.capture.recorder import Recorder, plain_sizes
+from graphlint.capture.unasked import is_parameter
 from graphlint.record.events import Visit
 from graphlint.record.graph import Graph, Node
 from graphlint.record.identity import GraphId, ModuleId, NodeId, Serial, SiteId, StorageId, TensorId
@@ -27,6 +27,7 @@ UNNUMBERED = NodeId(-1)
 MAX_STORED_NODES = 20_000
 _UNKNOWN_STORAGE = StorageId(-1)
 _NEXT_NODE = -1
+_NumberOf = Callable[[torch.Tensor], int | None]
 
 
 class Stamp:
@@ -139,9 +140,10 @@ class Walk:
                 edges.append((source, target))
         return edges
 
-    def shape(self) -> "Shape":
+    def shape(self, find: _NumberOf) -> "Shape":
         """Returns what makes another graph the same as this one, whatever nodes it is made of."""
-        return Shape(self.kinds, self._targets, self.roots, [_leaf_test(leaf) for _, leaf in self.leaves])
+        tests = [_leaf_test(leaf, find) for _, leaf in self.leaves]
+        return Shape(self.kinds, self._targets, self.roots, tests)
 
     def has(self, shape: "Shape") -> bool:
         """Tells whether the same code built this graph on the same leaves."""
@@ -163,11 +165,11 @@ class Shape(NamedTuple):
     leaves: list[Callable[[torch.Tensor], bool]]
 
 
-def _leaf_test(leaf: torch.Tensor) -> Callable[[torch.Tensor], bool]:
+def _leaf_test(leaf: torch.Tensor, number_of: _NumberOf) -> Callable[[torch.Tensor], bool]:
     """Returns a test for the same leaf: a parameter is one object, an input is made anew in each step."""
-    if isinstance(leaf, torch.nn.Parameter):
-        reference = weakref.ref(leaf)
-        return lambda other: reference() is other
+    if is_parameter(leaf):
+        number = number_of(leaf)
+        return lambda other: number is not None and number_of(other) == number
     size, dtype = leaf.shape, leaf.dtype
     return lambda other: other.shape == size and other.dtype == dtype
 
@@ -390,11 +392,8 @@ def _wrapped_number(tensor: torch.Tensor) -> bool:
 
 
 def _output_facts(node: Any) -> tuple[tuple[int, ...], str, str]:
-    metadata = node._input_metadata
-    if not metadata:
-        return (), "", ""
-    first = metadata[0]
     try:
-        return tuple(int(size) for size in first.shape), str(first.dtype), str(first.device)
-    except (RuntimeError, TypeError, ValueError):
+        first = node._input_metadata[0]
+        return plain_sizes(first.shape), str(first.dtype), str(first.device)
+    except (LookupError, RuntimeError, TypeError, ValueError):
         return (), "", ""

@@ -15,6 +15,17 @@ from typing import Any
 import torch
 
 from graphlint.capture.names import SNAPSHOTS, touches_snapshot
+from graphlint.capture.unasked import (
+    attributes_of,
+    bases_of,
+    bound_by,
+    gradient_of,
+    graph_of,
+    is_parameter,
+    library_of,
+    maxlen_of,
+    names_defined_by,
+)
 
 MAX_LOOKED_AT = 10_000
 """Objects that one look goes through, nearest first."""
@@ -23,9 +34,23 @@ _MAX_DEPTH = 8
 _MAX_NAMESPACE = 32
 _MAX_ITEMS = 8192
 _MAX_OTHERS = 256
-_PLAIN = frozenset(
-    {int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, slice, range}
+_LEAVES = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    range,
 )
+_PLAIN = frozenset(map(id, _LEAVES))
+"""Types of what holds nothing, by address: a class may have a hash of its own."""
+
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 
 
@@ -124,11 +149,11 @@ class _Search:
         if id(variables) not in self._met:
             self._met[id(variables)] = variables
             for name, value in list(variables.items()):
-                if not name.startswith("__"):
+                if type(name) is str and not name.startswith("__"):
                     self._add(value, Place(frame, name))
 
     def _add(self, value: Any, place: Place) -> None:
-        if type(value) not in _PLAIN and id(value) not in self._met and len(self._met) < MAX_LOOKED_AT:
+        if id(type(value)) not in _PLAIN and id(value) not in self._met and len(self._met) < MAX_LOOKED_AT:
             self._met[id(value)] = value
             self._waiting.append((value, place))
 
@@ -140,18 +165,25 @@ class _Search:
             if issubclass(kind, torch.Tensor):
                 self._tensor(value, place)
             elif place.depth < _MAX_DEPTH:
-                for inner, at in self._inside(value, kind, place):
-                    self._add(inner, at)
+                self._enter(value, kind, place)
         return self._found
+
+    def _enter(self, value: Any, kind: type, place: Place) -> None:
+        try:
+            for inner, at in self._inside(value, kind, place):
+                self._add(inner, at)
+        except RuntimeError:
+            # Another thread has changed the collection meanwhile.
+            return
 
     def _tensor(self, tensor: torch.Tensor, place: Place) -> None:
         try:
-            if tensor.grad_fn is not None:
+            if graph_of(tensor) is not None:
                 self._found.append((tensor, place))
-            elif isinstance(tensor, torch.nn.Parameter):
+            elif is_parameter(tensor):
                 # Of other leaves the gradient may have no Python object yet, and is not to get one.
-                gradient = tensor.grad
-                if gradient is not None and gradient.grad_fn is not None:
+                gradient = gradient_of(tensor)
+                if gradient is not None and graph_of(gradient) is not None:
                     self._found.append((gradient, place.attribute("grad")))
         except RuntimeError:
             # A view whose base was changed in place has a graph that torch refuses to build.
@@ -168,8 +200,8 @@ class _Search:
             return self._bound(value, kind, place)
         if issubclass(kind, (type, ModuleType)):
             return self._defined(value, place)
-        origin = kind.__module__.partition(".")[0]
-        closed = origin in {"builtins", "graphlint"} or issubclass(kind, torch.optim.Optimizer)
+        library = library_of(kind)
+        closed = library in {"builtins", "graphlint"} or issubclass(kind, torch.optim.Optimizer)
         return () if closed else _attributes(value, kind, place)
 
     def _bound(self, value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
@@ -178,7 +210,7 @@ class _Search:
             yield value.__self__, place
             return
         if issubclass(kind, partial):
-            for inner in (value.func, *value.args, *value.keywords.values()):
+            for inner in bound_by(value):
                 yield inner, place
             return
         if not self._is_user_code(value.__code__):
@@ -193,9 +225,10 @@ class _Search:
 
     def _defined(self, value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
         """Yields what the user's own classes and modules define."""
-        functions = (inner for inner in vars(value).values() if type(inner) is FunctionType)
+        defined = list(attributes_of(value).items())
+        functions = (inner for _, inner in defined if type(inner) is FunctionType)
         if any(self._is_user_code(function.__code__) for function in islice(functions, 4)):
-            for name, inner in list(vars(value).items()):
+            for name, inner in defined:
                 if not name.startswith("__") and type(inner) is not FunctionType:
                     yield inner, place.attribute(name)
 
@@ -216,7 +249,7 @@ def _entries(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
     length = dict.__len__(value)
     if length <= _MAX_NAMESPACE and all(type(key) is str for key in dict.keys(value)):
         for key, inner in list(dict.items(value)):
-            if type(inner) not in _PLAIN:
+            if id(type(inner)) not in _PLAIN:
                 yield inner, place.item(key)
         return
     pairs = ((repr(key) if type(key) in {str, int} else "...", inner) for key, inner in dict.items(value))
@@ -225,7 +258,7 @@ def _entries(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
 
 def _members(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
     base = next(base for base in _COLLECTIONS if issubclass(kind, base))
-    limit = value.maxlen if issubclass(kind, deque) else None
+    limit = maxlen_of(value) if issubclass(kind, deque) else None
     pairs = ((str(index), inner) for index, inner in enumerate(base.__iter__(value)))
     yield from _collected(pairs, base.__len__(value), place, limit)
 
@@ -237,7 +270,7 @@ def _collected(
     whole = length <= _MAX_OTHERS
     for index, (key, inner) in enumerate(islice(pairs, _MAX_ITEMS)):
         kind = type(inner)
-        if kind in _PLAIN:
+        if id(kind) in _PLAIN:
             continue
         near_an_end = whole or index < _MAX_OTHERS // 2 or index >= length - _MAX_OTHERS // 2
         if near_an_end or issubclass(kind, torch.Tensor):
@@ -246,35 +279,35 @@ def _collected(
 
 
 def _parts(module: torch.nn.Module, place: Place) -> Iterator[tuple[Any, Place]]:
-    held = vars(module)
+    held = attributes_of(module)
     for name in ("_parameters", "_buffers", "_modules"):
-        for key, inner in list(held.get(name, {}).items()):
+        for key, inner in _items(held.get(name)):
             yield inner, place.attribute(key)
     for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
-        for inner in list(held.get(name, {}).values()):
+        for _, inner in _items(held.get(name)):
             yield inner, place
     for name, inner in list(held.items()):
-        if type(inner) not in _PLAIN and name not in _MODULE_OWN:
+        if id(type(inner)) not in _PLAIN and name not in _MODULE_OWN:
             yield inner, place.attribute(name)
+
+
+def _items(held: Any) -> list[tuple[Any, Any]]:
+    """Returns keys and values of a dict; a module compiled by `torch.jit` has something else in its place."""
+    return list(dict.items(held)) if issubclass(type(held), dict) else []
 
 
 _MODULE_OWN = frozenset(vars(torch.nn.Module()))
 
 
 def _attributes(value: Any, kind: type, place: Place) -> Iterator[tuple[Any, Place]]:
-    try:
-        # `vars` would ask the object, which may compute its attributes, or warn.
-        attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        attributes = {}
-    if type(attributes) is dict:
-        for name, inner in list(attributes.items()):
-            if type(inner) not in _PLAIN:
-                yield inner, place.attribute(name)
-    for base in kind.__mro__[:-1]:
-        if "__slots__" not in vars(base):
+    for name, inner in list(attributes_of(value).items()):
+        if id(type(inner)) not in _PLAIN:
+            yield inner, place.attribute(name)
+    for base in bases_of(kind)[:-1]:
+        defined = names_defined_by(base)
+        if "__slots__" not in defined:
             continue
-        for name, slot in list(vars(base).items()):
+        for name, slot in list(defined.items()):
             if type(slot) is MemberDescriptorType and not name.startswith("__"):
                 try:
                     yield slot.__get__(value, kind), place.attribute(name)

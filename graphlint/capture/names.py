@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from graphlint.capture.containers import items_of
 from graphlint.capture.recorder import Recorder
+from graphlint.capture.unasked import attributes_of
 
 _MAX_ITEMS = 64
 SNAPSHOTS = sys.version_info < (3, 13)
@@ -103,7 +104,7 @@ class NameFinder:
         return known[1]
 
     def _name(self, value: Any, name: str, scope: str) -> None:
-        if name.startswith("__"):
+        if type(name) is not str or name.startswith("__"):
             return
         kind = type(value)
         if issubclass(kind, torch.Tensor):
@@ -143,8 +144,5 @@ def _name_of_self(code: CodeType) -> str | None:
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    try:
-        attributes = vars(value)
-    except TypeError:
-        return []
-    return [(name, held) for name, held in list(attributes.items()) if not name.startswith("_")]
+    attributes = list(attributes_of(value).items())
+    return [(name, held) for name, held in attributes if type(name) is str and not name.startswith("_")]

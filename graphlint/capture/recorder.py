@@ -15,6 +15,7 @@ from graphlint.capture.layers import depends_on_mode
 from graphlint.capture.registry import Storages, WeakNumbers, is_lazy, is_leaf, version_of
 from graphlint.capture.sink import Sink
 from graphlint.capture.sites import Sites
+from graphlint.capture.unasked import is_parameter
 from graphlint.record.events import AnyEvent, Use
 from graphlint.record.identity import ModuleId, OptimizerId, Serial, SiteId, TensorId
 from graphlint.record.tables import Module, Name, Optimizer, Parameter, Tensor
@@ -94,7 +95,7 @@ class Recorder:
         name = self._dtypes.get(dtype)
         if name is None:
             name = self._dtypes[dtype] = str(dtype)
-        shape = () if is_lazy(tensor) else _sizes(tensor)
+        shape = () if is_lazy(tensor) else sizes_of(tensor)
         return Tensor(
             id=number,
             storage=self._storages.number(tensor),
@@ -104,7 +105,7 @@ class Recorder:
             bytes=math.prod(shape) * dtype.itemsize,
             requires_grad=tensor.requires_grad,
             leaf=is_leaf(tensor),
-            parameter=type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter),
+            parameter=is_parameter(tensor),
         )
 
     def use(self, tensor: torch.Tensor) -> Use:
@@ -227,12 +228,20 @@ class Recorder:
             self.sink.add(Name(of=kind, id=number, name=name, scope=scope))  # type: ignore[arg-type]
 
 
-def _sizes(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Returns the tensor's shape; 0 for a size that is a symbol: as a number it would be fixed for good."""
-    sizes = tuple(tensor.shape)
+def plain_sizes(shape: Iterable[Any]) -> tuple[int, ...]:
+    """Returns a shape; 0 for a size that is a symbol: as a number it would be fixed for good."""
+    sizes = tuple(shape)
     if any(type(size) is not int for size in sizes):
         return tuple([size if type(size) is int else 0 for size in sizes])
     return sizes
+
+
+def sizes_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Returns the tensor's shape; none for a nested tensor, whose parts have each their own."""
+    try:
+        return plain_sizes(tensor.shape)
+    except RuntimeError:
+        return ()
 
 
 def finite(rate: Any) -> float | None:

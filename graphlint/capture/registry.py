@@ -5,6 +5,8 @@ it was numbered, and an address that is reused gets a new number.
 """
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,12 +45,31 @@ class WeakNumbers:
 
     def add(self, target: object) -> int:
         """Gives `target` the next number and returns it."""
+        self._next += 1
+        self._follow(target, self._next - 1)
+        return self._next - 1
+
+    def _follow(self, target: object, number: int) -> None:
         reference = _Reference(target, self._forget)
         reference.address = id(target)
-        reference.number = self._next
-        self._next += 1
+        reference.number = number
         self.references[reference.address] = reference
-        return reference.number
+
+    @contextmanager
+    def letting_go(self, *targets: object) -> Iterator[None]:
+        """Refers to none of `targets` in the block, where torch may want to be their only holder.
+
+        They have their numbers back when it ends, also when it raises.
+        """
+        numbers = [(target, self.find(target)) for target in targets]
+        for target in targets:
+            self.references.pop(id(target), None)
+        try:
+            yield
+        finally:
+            for target, number in numbers:
+                if number is not None:
+                    self._follow(target, number)
 
     def _forget(self, reference: _Reference) -> None:
         if self.references.get(reference.address) is reference:

@@ -134,3 +134,73 @@ def test_scripted_and_distributed_loops(tmp_path) -> None:
     path.write_text(SCRIPTED, "utf-8")
     done = run_process([sys.executable, str(path)], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["equal"], done.stderr[-2000:]
+
+
+TRACED_THROUGH = """
+import sys, torch
+from torch import nn
+from graphlint.capture.options import CaptureOptions
+from graphlint.capture.session import Session
+from graphlint.record.events import Backward, GradientClip, OptimizerStep, ZeroGrad
+import torch._dynamo.utils as dynamo
+
+class ByHand(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-0.1)
+
+def loop():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    dynamo.counters.clear()
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    other = ByHand(model.parameters())
+
+    @torch.compile(backend="eager")
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def whole(x):
+        other.step()
+        model.zero_grad(set_to_none=False)
+        model.eval()
+        result = model(x)
+        model.train()
+        return result
+
+    losses = []
+    for _ in range(4):
+        losses.append(step(torch.ones(2, 3)).item())
+        losses.append(whole(torch.ones(2, 3)).sum().item())
+    return losses, dynamo.counters["stats"]["unique_graphs"], sum(dynamo.counters["graph_break"].values())
+
+session = Session(CaptureOptions(level=sys.argv[1]))
+with session:
+    captured = loop()
+trace = session.trace()
+plain = loop()
+assert captured[0] == plain[0], (captured, plain)
+assert not [tap.fault for tap in trace.end.taps if tap.fault]
+print(*[sum(isinstance(event, kind) for event in trace.events) for kind in (Backward, OptimizerStep)])
+"""
+
+
+@pytest.mark.parametrize("level", ["full", "auto"])
+def test_steps_in_compiled_functions_are_seen_where_the_graph_breaks(level: str) -> None:
+    arguments = [sys.executable, "-W", "error:Dynamo does not know", "-c", TRACED_THROUGH, level]
+    done = run_process(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "graphlint" not in done.stderr
+    assert done.stdout.split() == ["4", "4"] or level == "auto", done.stdout

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from graphlint.capture.graphs import SequenceLog, Walk, executed_indexes
+from graphlint.capture.registry import WeakNumbers
 from graphlint.record.events import Backward, CaptureFault, Op
 
 FREED = "backward through the graph a second time"
@@ -324,11 +325,23 @@ def test_walk_edges_and_shape() -> None:
     walk = Walk([loss.grad_fn])
     assert walk.edges == [(0, 1), (1, 2), (1, 2)]
     assert [index for index, _ in walk.leaves] == [2]
-    assert Walk([(x * x).sum().grad_fn]).has(walk.shape())
-    assert not Walk([(x + x).sum().grad_fn]).has(walk.shape())
-    assert not Walk([(x * x).mean().grad_fn]).has(walk.shape())
+    shape = walk.shape(WeakNumbers().find)
+    assert Walk([(x * x).sum().grad_fn]).has(shape)
+    assert not Walk([(x + x).sum().grad_fn]).has(shape)
+    assert not Walk([(x * x).mean().grad_fn]).has(shape)
     wider = torch.ones(3, requires_grad=True)
-    assert not Walk([(wider * wider).sum().grad_fn]).has(walk.shape())
+    assert not Walk([(wider * wider).sum().grad_fn]).has(shape)
+
+
+def test_a_parameter_is_a_leaf_by_its_number() -> None:
+    numbers = WeakNumbers()
+    weight, other, unknown = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    numbers.add(weight)
+    numbers.add(other)
+    shape = Walk([(weight * 2).grad_fn]).shape(numbers.find)
+    assert Walk([(weight * 2).grad_fn]).has(shape)
+    assert not Walk([(other * 2).grad_fn]).has(shape)
+    assert not Walk([(unknown * 2).grad_fn]).has(Walk([(unknown * 2).grad_fn]).shape(numbers.find))
 
 
 def test_executed_indexes_without_targets_is_all() -> None:

@@ -4,14 +4,17 @@ import gc
 import sys
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from graphlint.capture import holders
 from graphlint.capture.holders import find_graph_tensors
 
 
@@ -179,3 +182,44 @@ def test_a_function_that_may_hold_its_variables_is_passed_over() -> None:
     assert asks_for_an_objects_variables(meter)[0] == [("kept.total", "kept.total", "")]
     if sys.version_info < (3, 13):
         assert asks_for_its_own_variables(meter)[0] == []
+
+
+class Hashed(type):
+    def __hash__(cls) -> int:
+        raise AssertionError("the user's code was run")
+
+
+class OfHashed(metaclass=Hashed):
+    pass
+
+
+def test_a_class_with_a_hash_of_its_own_is_no_matter() -> None:
+    kept = [OfHashed(), made()]
+    assert [name for name, _, _ in spelled()] == ["kept[1]"]
+    kept.clear()
+
+
+def test_a_collection_that_another_thread_changes_is_left_at_that(monkeypatch) -> None:
+    kept: Any = {0: made(), 1: made()}
+    entries = holders._entries
+
+    def changing(value: Any, place: Any) -> Iterator[Any]:
+        for entry in entries(value, place):
+            yield entry
+            kept[len(kept)] = None
+
+    monkeypatch.setattr(holders, "_entries", changing)
+    later = made()
+    assert [name for name, _, _ in spelled()] == ["later", "kept[0]"]
+    del later
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_modules_compiled_by_jit_are_no_hindrance() -> None:
+    class Doubling(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    kept = [torch.jit.trace(Doubling(), torch.ones(1)), made()]
+    assert [name for name, _, _ in spelled()] == ["kept[1]"]
+    kept.clear()

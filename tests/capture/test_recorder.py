@@ -137,3 +137,19 @@ def test_serials_grow(recorder) -> None:
     assert recorder.last_serial == -1
     assert [recorder.next_serial() for _ in range(3)] == [0, 1, 2]
     assert recorder.last_serial == 2
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:.*nested tensor.*")
+def test_nested_tensors_have_no_one_shape(record, layout) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+
+    def work() -> None:
+        parts = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(3, 2)], layout=layout)
+        result = torch.nn.functional.linear(parts, weight)
+        padded = torch.nested.to_padded_tensor(result, 0.0) if layout is torch.strided else result.values()
+        padded.sum().backward()
+
+    trace = record(work)
+    assert not [tap.fault for tap in trace.end.taps if tap.fault]
+    assert weight.grad is not None

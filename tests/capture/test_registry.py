@@ -1,6 +1,8 @@
 """Numbers are never reused, though addresses are."""
 
 import gc
+import weakref
+from contextlib import suppress
 
 import torch
 
@@ -96,3 +98,16 @@ def test_an_inference_tensor_has_no_version() -> None:
     plain = torch.ones(1)
     plain.add_(1)
     assert version_of(plain) == 1
+
+
+def test_what_is_let_go_has_no_weak_reference_in_the_block_and_its_number_after_it() -> None:
+    numbers = WeakNumbers()
+    first, second, unknown = torch.ones(1), torch.ones(1), torch.ones(1)
+    given = numbers.add(first), numbers.add(second)
+    with suppress(ValueError), numbers.letting_go(first, unknown):
+        assert weakref.getweakrefs(first) == []
+        assert numbers.find(first) is None
+        assert numbers.find(second) == given[1]
+        raise ValueError
+    assert (numbers.find(first), numbers.find(second), numbers.find(unknown)) == (*given, None)
+    assert numbers.add(unknown) == 2

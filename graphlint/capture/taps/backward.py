@@ -247,7 +247,7 @@ class BackwardTap:
             tuple(recorder.tensor(root) for root in roots if isinstance(root, torch.Tensor)),
             tuple(recorder.tensor(target) for target in targets),
             leaves,
-            walk.shape(),
+            walk.shape(recorder.tensors.find),
         )
 
     def _failed(self, started: _Started | None, outputs: Any) -> None:

@@ -40,7 +40,7 @@ class CleanupTap:
         context = self._context
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not context.here():
+            if torch.compiler.is_compiling() or not context.here():
                 return original(*args, **kwargs)
             start = self._clock_ns()
             result = original(*args, **kwargs)

@@ -60,32 +60,36 @@ class ClippingTap:
             if torch.compiler.is_compiling() or not context.here():
                 return original(*args, **kwargs)
             given = args[0] if args else kwargs.get("parameters")
-            if isinstance(given, Iterator):
-                # It can be gone through once only.
-                given = list(given)
-                if args:
-                    args = (given, *args[1:])
-                else:
-                    kwargs["parameters"] = given
+            clipped: list[Any] = []
+            if issubclass(type(given), torch.Tensor):
+                clipped.append(given)
+            elif type(given) is list:
+                clipped = given
+            elif args:
+                args = (_noting(given, clipped), *args[1:])
+            elif "parameters" in kwargs:
+                kwargs["parameters"] = _noting(given, clipped)
             limit = args[1] if len(args) > 1 else kwargs.get(limit_name)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                context.guard.run("clipping", self._record, call, given, limit, error)
+                context.guard.run("clipping", self._record, call, clipped, limit, error)
                 raise
-            context.guard.run("clipping", self._record, call, given, limit, None)
+            context.guard.run("clipping", self._record, call, clipped, limit, None)
             return result
 
         return clip
 
-    def _record(self, call: _Call, given: Any, limit: Any, error: BaseException | None) -> None:
+    def _record(self, call: _Call, given: list[Any], limit: Any, error: BaseException | None) -> None:
         context, recorder = self._context, self._recorder
         chain = recorder.sites.chain(depth=4)
         if context.full:
             context.names.look(chain.frames)
         parameters: list[TensorId] = []
         with_grad: list[TensorId] = []
-        for tensor in (given,) if isinstance(given, torch.Tensor) else given:
+        for tensor in given:
+            if not issubclass(type(tensor), torch.Tensor):
+                continue
             number = recorder.tensor(tensor)
             parameters.append(number)
             # Asked for the gradient of what is no leaf, torch would warn.
@@ -102,6 +106,13 @@ class ClippingTap:
                 error=None if error is None else message_of(error),
             )
         )
+
+
+def _noting(given: Any, clipped: list[Any]) -> Iterator[Any]:
+    """Yields what is given and notes it: it may be a generator, or of the user's making, to be asked once."""
+    for tensor in given:
+        clipped.append(tensor)
+        yield tensor
 
 
 def inner_cell(function: Any) -> CellType | None:

@@ -2,13 +2,18 @@
 
 A function mode makes `torch.compile` recompile, and what is patched would be traced. From the moment that
 the script first calls `torch.compile`, the full level is taken down whenever Dynamo's frame evaluation is
-switched on, and put back afterwards. What runs inside is not seen, and that is said.
+switched on, and put back afterwards. What runs inside is not seen, and that is said. Where a graph breaks,
+torch's functions run as ever, and so do the wrappers of the taps around them: Dynamo is told to leave those
+alone. Where Dynamo traces through a wrapper, `torch.compiler.is_compiling()` makes it vanish from the graph.
 """
 
 import functools
+import inspect
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +22,7 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import IN_JIT, IN_TRACING
 
+_PACKAGE = __name__.partition(".")[0]
 _UNSEEN = "operations inside functions compiled by torch.compile"
 
 
@@ -63,6 +69,8 @@ class CompiledTap:
 
         if self._stack is None or getattr(eval_frame._maybe_set_eval_frame, "graphlint", False):
             return
+        for code in own_code():
+            eval_frame.skip_code(code)
         patch(self._stack, eval_frame, "_maybe_set_eval_frame", self._wrap_switch)
         patch(self._stack, eval_frame, "set_eval_frame", self._wrap_switch)
 
@@ -99,6 +107,34 @@ class CompiledTap:
         if self._inside and (earlier is not None or caller == self._opener):
             self._inside = False
             self._resume()
+
+
+def own_code() -> Iterator[CodeType]:
+    """Yields the code of all functions of graphlint that are loaded, those made inside others too."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == _PACKAGE:
+            for value in list(vars(module).values()):
+                if isinstance(value, (FunctionType, type)) and value.__module__ == name:
+                    yield from _code_in(value)
+
+
+def _code_in(value: Any) -> Iterator[CodeType]:
+    if isinstance(value, type):
+        for inner in list(vars(value).values()):
+            yield from _code_in(inner)
+    elif isinstance(value, property):
+        yield from _code_in(value.fget)
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield from _code_in(value.__func__)
+    elif isinstance(value, FunctionType):
+        yield from _nested(inspect.unwrap(value).__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 class ScriptedTap:

@@ -41,7 +41,7 @@ class ModesTap:
             if self._inside is not None and self._inside == this_thread():
                 self._met.append((module, module.__dict__.get("training")))
                 return original(module, *args, **kwargs)
-            if context.quiet or not context.here():
+            if torch.compiler.is_compiling() or context.quiet or not context.here():
                 return original(module, *args, **kwargs)
             self._inside = this_thread()
             self._met = [(module, module.__dict__.get("training"))]

@@ -23,6 +23,7 @@ from graphlint.record.events import Change, OptimizerStep, ZeroGrad
 from graphlint.record.header import Capability
 from graphlint.record.identity import OptimizerId, Serial, SiteId, TensorId
 
+_TORCHS_OWN = "torch.optim."
 MAX_TOLD_AGAIN = 4
 """How often the same zero gradients are recorded for an optimizer at the watch level."""
 
@@ -100,7 +101,9 @@ class OptimizerTap:
 
         def add_param_group(optimizer: Any, param_group: dict[str, Any]) -> None:
             original(optimizer, param_group)
-            if context.here() and self._recorder.optimizers.find(optimizer) is not None:
+            if torch.compiler.is_compiling() or not context.here():
+                return
+            if self._recorder.optimizers.find(optimizer) is not None:
                 context.guard.run("optimizer", self._recorder.emit_optimizer, optimizer, None)
 
         return add_param_group
@@ -137,6 +140,12 @@ class OptimizerTap:
 
     def _starts(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         context = self._context
+        if torch.compiler.is_compiling():
+            if type(optimizer).__module__.startswith(_TORCHS_OWN):
+                # torch breaks the graph in the steps of its own optimizers: so here, to see the step run.
+                torch._dynamo.graph_break()
+            else:
+                return
         if not context.here():
             context.note_elsewhere("optimizer steps")
             return
@@ -205,6 +214,11 @@ class OptimizerTap:
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del args, kwargs
         context = self._context
+        if torch.compiler.is_compiling():
+            if type(optimizer).__module__.startswith(_TORCHS_OWN):
+                torch._dynamo.graph_break()
+            else:
+                return
         if context.here():
             if self._running and self._recorder.optimizers.find(optimizer) == self._running[-1].optimizer:
                 stepping = self._running.pop()

@@ -94,7 +94,7 @@ class ScalersTap:
                 optimizer=optimizer,
                 tensors=tuple([recorder.tensor(tensor) for tensor in tensors]),
                 scaled=tuple([recorder.tensor(tensor) for tensor in scaled]),
-                enabled=bool(scaler.is_enabled()),
+                enabled=bool(getattr(scaler, "_enabled", True)),  # its method may be the user's
                 error=None if error is None else message_of(error),
             )
         )

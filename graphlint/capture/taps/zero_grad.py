@@ -49,7 +49,7 @@ class ZeroGradTap:
         context = self._context
 
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if context.quiet or not context.here():
+            if torch.compiler.is_compiling() or context.quiet or not context.here():
                 return original(owner, *args, **kwargs)
             before = context.guard.run("zero-grad", _filled, owner)
             context.quiet += 1

@@ -138,3 +138,55 @@ def test_a_plain_function_is_replaced_by_name(record, events, monkeypatch) -> No
     weight = with_gradient(3.0)
     (event,) = events(record(lambda: clip_grad_norm_([weight], 1.0)), GradientClip)
     assert event.with_grad == (0,)
+
+
+class Once:
+    """Gives its parameters to whoever asks first, and counts the askers."""
+
+    def __init__(self, *parameters: torch.nn.Parameter) -> None:
+        self.left = list(parameters)
+        self.asked = 0
+
+    def __iter__(self):
+        self.asked += 1
+        while self.left:
+            yield self.left.pop(0)
+
+
+@pytest.mark.parametrize("clip", [clip_grad_norm_, clip_grad_value_])
+def test_a_collection_of_the_users_is_gone_through_once(record, events, clip) -> None:
+    given = Once(with_gradient(3.0, 4.0), with_gradient(5.0))
+    (event,) = events(record(lambda: clip(given, 1.0)), GradientClip)
+    assert given.asked == 1
+    assert len(event.parameters) == len(event.with_grad) == 2
+
+
+@pytest.mark.parametrize("clip", [clip_grad_norm_, clip_grad_value_])
+@pytest.mark.parametrize("given", [5, None, [1, 2], "ab", {"a": 1}])
+def test_what_is_no_parameter_fails_as_it_does_otherwise(record, clip, given) -> None:
+    with pytest.raises((TypeError, AttributeError)) as plain:
+        clip(given, 1.0)
+
+    def work() -> None:
+        with pytest.raises(type(plain.value)) as caught:
+            clip(given, 1.0)
+        assert str(caught.value) == str(plain.value)
+
+    trace = record(work)
+    assert not [tap.fault for tap in trace.end.taps if tap.fault]
+
+
+def test_what_a_generator_raises_passes_and_what_it_gave_is_noted(record, events) -> None:
+    weight = with_gradient(3.0)
+
+    def broken():
+        yield weight
+        raise KeyError("no more")
+
+    def work() -> None:
+        with pytest.raises(KeyError):
+            clip_grad_value_(broken(), 1.0)
+
+    (event,) = events(record(work), GradientClip)
+    assert len(event.parameters) == 1
+    assert event.error is not None

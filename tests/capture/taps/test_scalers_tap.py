@@ -124,3 +124,21 @@ def test_a_run_that_ends_inside_a_scalers_step(alone) -> None:
     trace = session.trace()
     assert trace.end.steps == 2
     assert {event.error for event in calls(trace)} == {None}
+
+
+def test_a_method_of_the_users_is_not_asked_whether_it_is_enabled(record, events) -> None:
+    asked = []
+
+    class Counting(torch.amp.GradScaler):
+        def is_enabled(self) -> bool:
+            asked.append("enabled")
+            return super().is_enabled()
+
+    scaler = Counting("cpu", enabled=False)
+    plain = len(asked)
+    scaler.scale(torch.ones(1))
+    plain = len(asked) - plain
+    before = len(asked)
+    (call,) = events(record(lambda: scaler.scale(torch.ones(1))), ScalerCall)
+    assert len(asked) - before == plain
+    assert not call.enabled
