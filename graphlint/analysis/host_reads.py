@@ -41,6 +41,7 @@ class Read:
         inside: whether a forward pass had begun since the last update: more work is still to be queued.
         answered: whether Python made a tensor of its own numbers before the next backward: what was read may
             be in it, as in a matching of predictions with targets that Python works out.
+        closure: the optimizer's step that called the closure in which it stands, if one did.
     """
 
     event: HostRead
@@ -52,6 +53,7 @@ class Read:
     tracked: bool
     inside: bool
     answered: bool
+    closure: OptimizerStep | None
 
     @property
     def line(self) -> tuple[str, int]:
@@ -75,8 +77,15 @@ class HostReads:
         return tuple(self._find())
 
     def every_step(self, line: tuple[str, int]) -> bool:
-        """Tells whether a line reads in each of the steps that follow its first in a row, two at least."""
-        seen = {read.step for read in self.all if read.line == line}
+        """Tells whether a line reads in each of the steps that follow its first in a row, two at least.
+
+        Where an optimizer calls a closure many times in a step, reading in a few of the calls is not that.
+        """
+        reads = [read for read in self.all if read.line == line]
+        closures = {read.closure for read in reads if read.closure is not None}
+        if len(reads) * 2 <= sum(self._passes(closure) for closure in closures):
+            return False
+        seen = {read.step for read in reads}
         full = {step.number for step in self._facts.steps.all if step.level == "full"}
         row = [min(seen)]
         while row[-1] + 1 in full:
@@ -111,8 +120,11 @@ class HostReads:
                 inside = self._trains(event) or (inside and not isinstance(event, OptimizerStep))
 
     def _trains(self, event: AnyEvent) -> bool:
-        """Tells whether an event belongs to a forward pass with gradients, or is a backward."""
-        if isinstance(event, Op) and event.grad_mode:
+        """Tells whether an event belongs to a forward pass with gradients, or is a backward.
+
+        A moving average of the weights, written with `.data`, is neither.
+        """
+        if isinstance(event, Op) and any(event.output_grads):
             return any(use.tensor in self._facts.devices.parameters for use in event.inputs)
         return isinstance(event, Backward)
 
@@ -139,8 +151,23 @@ class HostReads:
         if not learned and self._without_gradients(origin, event.serial):
             return None
         tracked = learned and self._real(origin)
-        answered = self._answered(event.serial)
-        return Read(event, site.frames[0], step.number, device, move, waits, tracked, inside, answered)
+        answered, closure = self._answered(event.serial), self._closure(event.serial)
+        place = (site.frames[0], step.number, device, move)
+        return Read(event, *place, waits, tracked, inside, answered, closure)
+
+    def _closure(self, serial: Serial) -> OptimizerStep | None:
+        """Returns the optimizer's step that runs at a time, one that was given a closure."""
+        index = bisect(self._updates, serial, key=lambda step: step.serial) - 1
+        return self._updates[index] if index >= 0 and serial < self._updates[index].end else None
+
+    @cached_property
+    def _updates(self) -> tuple[OptimizerStep, ...]:
+        return tuple(event for event in self._facts.trace.events if isinstance(event, OptimizerStep))
+
+    def _passes(self, closure: OptimizerStep) -> int:
+        """Returns how many backwards a step's closure made."""
+        backwards = self._facts.graphs.backwards
+        return sum(closure.serial < backward.serial < closure.end for backward in backwards)
 
     def _answered(self, serial: Serial) -> bool:
         index = bisect(self._answers, (serial, True))

@@ -51,6 +51,7 @@ from graphlint.lint.rule import Example, Rule
 _ONE_BY_ONE = 16
 _LABELS = 8
 _READS = re.compile(r"\.(item|tolist|numpy|cpu)\(|\b(float|int|bool)\(")
+_ADDS = re.compile(r"\+=\s*[^\s\[(]")
 _LOGS = re.compile(r"\.(debug|info|log)\(")
 _ITEM = ".item()"
 _BULK = frozenset({"tolist", "numpy", "array", "contains", "repr"})
@@ -183,7 +184,7 @@ def _keep(facts: Facts, reads: Sequence[Read]) -> str:
     if None in kept:
         names = "the tensor itself" if one else "the tensors themselves, detached"
     lines = [facts.sources.line(*read.line) or "" for read in reads]
-    if all("+=" in line for line in lines):
+    if all(_ADDS.search(line) for line in lines):
         return f"add up {names} on {reads[0].device}, and read the sum once, where it is printed."
     logged = "; a logger that is given the tensor as an argument reads it only when it prints"
     if any(_decides(facts, read) for read in reads):

@@ -50,6 +50,22 @@ for _ in range(5):
     total += loss.item()  # here
     optimizer.step()
 """,
+    "in each call of a closure": """
+optimizer = torch.optim.LBFGS(model.parameters())
+x, y = batch()
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    print(loss.item())  # here
+    loss.backward()
+    return loss
+
+
+for _ in range(4):
+    optimizer.step(closure)
+""",
     "by way of a copy": """
 history = []
 for _ in range(5):
@@ -75,6 +91,14 @@ watched = Watched()
 for _ in range(5):
     x, y = batch()
     update(criterion(watched(x), y))
+""",
+    "in a list": """
+history = []
+for _ in range(5):
+    x, y = batch()
+    loss = criterion(model(x), y)
+    history += [loss.item()]  # here
+    update(loss)
 """,
     "element by element": """
 for _ in range(5):
@@ -134,6 +158,36 @@ for epoch in range(2):
         loss = criterion(model(x.to("cuda")), y.to("cuda"))
         update(loss)
     print(loss.item())
+""",
+    "after a moving average of the weights that is written with data": """
+average = [p.detach().clone() for p in model.parameters()]
+for _ in range(5):
+    x, y = batch()
+    loss = criterion(model(x), y)
+    update(loss)
+    for mean, p in zip(average, model.parameters()):
+        mean.data.mul_(0.9).add_(p.data, alpha=0.1)
+    print(loss.item())
+""",
+    "in a few of the calls of a closure": """
+optimizer = torch.optim.LBFGS(model.parameters())
+x, y = batch()
+calls = 0
+
+
+def closure():
+    global calls
+    optimizer.zero_grad()
+    loss = criterion(model(x), y)
+    calls += 1
+    if calls % 5 == 0:
+        print(loss.item())
+    loss.backward()
+    return loss
+
+
+for _ in range(4):
+    optimizer.step(closure)
 """,
     "every other step": """
 for step in range(6):
@@ -223,6 +277,7 @@ def test_a_run_on_the_cpu_has_nothing_to_wait_for(tmp_path, name) -> None:
     [
         ("printed before the backward", "keep `loss.detach()`, and read it only in the steps that print."),
         ("added up before the step", "add up `loss.detach()` on cuda:0, and read the sum once"),
+        ("in a list", "keep `loss.detach()`, and read it only in the steps that print."),
         ("element by element", "read all of them at once, with one `.tolist()` of the whole tensor."),
     ],
 )
