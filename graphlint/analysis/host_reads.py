@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _MUCH = 5
 """Operations after which a read waits for more than itself; a backward or a step is always more."""
 
+_BEGUN = 2
+"""Uses of parameters outside every module after which a forward pass has begun; in a module one is enough."""
+
 _NOT_ACCELERATORS = frozenset({"", "cpu", "meta"})
 _FROM_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.from_numpy"})
 _FLOATS = ("torch.float", "torch.bfloat", "torch.double", "torch.half")
@@ -94,13 +97,12 @@ class HostReads:
         return len(seen & set(row)) > 1 and (set(row) <= seen or set(row[:-1]) <= seen)
 
     def _find(self) -> Iterator[Read]:
-        queued = 0
-        inside = False
+        queued = begun = 0
         copies: dict[Serial, tuple[bool, bool]] = {}
         for event in self._facts.trace.events:
             if isinstance(event, HostRead):
                 move = self._copied_by(event)
-                waited = (queued >= _MUCH, inside)
+                waited = (queued >= _MUCH, begun >= _BEGUN)
                 if move is not None:
                     if move.serial not in copies:
                         continue
@@ -113,20 +115,22 @@ class HostReads:
                 if read is not None:
                     yield read
             elif isinstance(event, Transfer) and _leaves_an_accelerator(event):
-                copies[event.serial] = (queued >= _MUCH, inside)
+                copies[event.serial] = (queued >= _MUCH, begun >= _BEGUN)
                 queued = 0
             else:
                 queued += self._queues(event)
-                inside = self._trains(event) or (inside and not isinstance(event, OptimizerStep))
+                begun = 0 if isinstance(event, OptimizerStep) else begun + self._trains(event)
 
-    def _trains(self, event: AnyEvent) -> bool:
-        """Tells whether an event belongs to a forward pass with gradients, or is a backward.
+    def _trains(self, event: AnyEvent) -> int:
+        """Returns how much an event tells of a forward pass with gradients; a backward tells it for sure.
 
-        A moving average of the weights, written with `.data`, is neither.
+        A moving average of the weights, written with `.data`, is none, nor is a single parameter that is
+        looked at (`log_alpha.exp()`).
         """
         if isinstance(event, Op) and any(event.output_grads):
-            return any(use.tensor in self._facts.devices.parameters for use in event.inputs)
-        return isinstance(event, Backward)
+            used = any(use.tensor in self._facts.devices.parameters for use in event.inputs)
+            return int(used) if event.call is None else _BEGUN * used
+        return _BEGUN * isinstance(event, Backward)
 
     def _queues(self, event: AnyEvent) -> int:
         """Returns how much work an event gives an accelerator."""

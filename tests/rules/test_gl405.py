@@ -169,6 +169,19 @@ for _ in range(5):
         mean.data.mul_(0.9).add_(p.data, alpha=0.1)
     print(loss.item())
 """,
+    "after a look at a parameter that an update has changed": """
+log_alpha = torch.zeros(1, device="cuda", requires_grad=True)
+alpha_optimizer = torch.optim.SGD([log_alpha], lr=0.1)
+for _ in range(5):
+    x, y = batch()
+    loss = criterion(model(x), y)
+    update(loss)
+    alpha_optimizer.zero_grad()
+    (log_alpha * loss.detach()).sum().backward()
+    alpha_optimizer.step()
+    alpha = log_alpha.exp()
+    print(loss.item(), alpha.item())
+""",
     "in a few of the calls of a closure": """
 optimizer = torch.optim.LBFGS(model.parameters())
 x, y = batch()
