@@ -23,6 +23,7 @@ Origin = tuple[str | int, ...]
 
 _MOST_HOPS = 64
 _MOST_CALLS = 8
+_DRAWS = frozenset(f"torch.{name}" for name in ("rand", "randn", "rand_like", "randn_like", "normal"))
 _FEWEST = 2  # arguments that can change places
 
 
@@ -76,6 +77,12 @@ class Origins:
                 return self._made(maker, current)
             current = sources.pop()
         return None
+
+    def drawn(self, tensor: TensorId, outside: ModuleCall) -> str | None:
+        """Returns the operation that drew a tensor's random numbers for a call; None for anything else."""
+        origin = self.origin(tensor, outside)
+        name = origin[3] if origin is not None and origin[0] == "made" else None
+        return name if isinstance(name, str) and name in _DRAWS else None
 
     def _made(self, maker: object, tensor: TensorId) -> Origin | None:
         """Returns the line and the operation that made a tensor, counted within its line."""
@@ -167,20 +174,40 @@ class ArgumentOrder:
         for first, second in combinations(shared, 2):
             if only is not None and only != (first, second):
                 continue
-            crosswise = self._same(one, mine[first], other, theirs[second]) and self._same(
-                one, mine[second], other, theirs[first]
-            )
-            if crosswise and not self._same(one, mine[first], one, mine[second]):
+            if self._crosswise(one, other, first, second) and not self._alike(
+                one, mine[first], one, mine[second]
+            ):
                 rest = (name for name in shared if name not in {first, second})
                 if not any(self._contradicts(one, mine[name], other, theirs[name]) for name in rest):
                     found.append((first, second))
         return found
 
+    def _crosswise(self, one: ModuleCall, other: ModuleCall, first: str, second: str) -> bool:
+        """Tells whether two calls give the same two things in opposite order.
+
+        One of them may be noise, which is drawn anew for each call: the other thing has changed places.
+        """
+        mine, theirs = self._given(one), self._given(other)
+        pairs = ((mine[first], theirs[second]), (mine[second], theirs[first]))
+        return all(self._alike(one, a, other, b) for a, b in pairs) and any(
+            self._same(one, a, other, b) for a, b in pairs
+        )
+
+    def _alike(self, one: ModuleCall, mine: TensorId, other: ModuleCall, theirs: TensorId) -> bool:
+        """Tells whether two calls were given the same thing, or each some noise of one kind and shape."""
+        if self._same(one, mine, other, theirs):
+            return True
+        drawn = [self._origins.drawn(tensor, call) for tensor, call in ((mine, one), (theirs, other))]
+        rows = [self._facts.trace.tensors.get(tensor) for tensor in (mine, theirs)]
+        if drawn[0] is None or drawn[0] != drawn[1] or rows[0] is None or rows[1] is None:
+            return False
+        return rows[0].dtype == rows[1].dtype and rows[0].shape[1:] == rows[1].shape[1:]
+
     def _agrees(self, one: ModuleCall, other: ModuleCall, first: str, second: str) -> bool:
         """Tells whether another call has the same order."""
         mine, theirs = self._given(one), self._given(other)
         return all(
-            name in theirs and self._same(one, mine[name], other, theirs[name]) for name in (first, second)
+            name in theirs and self._alike(one, mine[name], other, theirs[name]) for name in (first, second)
         )
 
     def _given(self, call: ModuleCall) -> dict[str, TensorId]:

@@ -32,6 +32,9 @@ LOSSES = frozenset(
     )
 )
 
+_EQUAL = frozenset({"eq", "__eq__", "ne", "__ne__"})
+_PAIR = 2
+
 
 @dataclass(frozen=True, slots=True)
 class LeftInEval:
@@ -193,7 +196,11 @@ class ModeFaults:
         return frame is not None and function(frame) in chain - self._calls.trained_functions
 
     def _stepped_between(self, start: Serial, end: Serial) -> bool:
-        return any(start < step.serial < end for step in self._facts.gradients.all_steps)
+        """Tells whether anything was updated between two calls, in steps that were only counted too."""
+        return any(
+            isinstance(event, OptimizerStep | Repeat) and start < event.serial < end
+            for event in self._facts.trace.events
+        )
 
     def _measured(self, call: ModuleCall) -> HostRead | None:
         """Returns where a measure of a call's results is read: against its own batch, or a loss of it."""
@@ -217,11 +224,27 @@ class ModeFaults:
         results = self._calls.downstream(call)
         for tensor in sorted(results):
             for event in self._facts.values.consumers(tensor):
-                if isinstance(event, Op) and event.name in LOSSES and len(event.outputs) == 1:
-                    row = self._facts.trace.tensors.get(event.outputs[0])
-                    if row is not None and not row.shape:
-                        return self._first_read(event.outputs)
+                if not isinstance(event, Op) or len(event.outputs) != 1:
+                    continue
+                row = self._facts.trace.tensors.get(event.outputs[0])
+                if event.name in LOSSES and row is not None and not row.shape:
+                    return self._first_read(event.outputs)
+                if self._is_comparison(event, results):
+                    return self._first_read(event.outputs)
         return None
+
+    def _is_comparison(self, event: Op, results: frozenset[TensorId]) -> bool:
+        """Tells whether an operation counts hits: choices that the model made against data, one by one."""
+        if event.name.rpartition(".")[2] not in _EQUAL or len(event.inputs) != _PAIR:
+            return False
+        chosen = [use.tensor for use in event.inputs if use.tensor in results]
+        data = [use.tensor for use in event.inputs if use.tensor not in results]
+        if len(chosen) != 1 or len(data) != 1:
+            return False
+        rows = [self._facts.trace.tensors.get(tensor) for tensor in (chosen[0], data[0])]
+        whole = all(row is not None and not row.dtype.startswith("torch.float") for row in rows)
+        upstream = self._facts.values.flow(data[0], event.serial).tensors
+        return whole and not any(self._facts.names.places(source) for source in upstream)
 
     def _first_read(self, tensors: tuple[TensorId, ...]) -> HostRead | None:
         """Returns the first reading into Python of a tensor or of what is computed from it."""

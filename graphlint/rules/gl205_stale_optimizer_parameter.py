@@ -63,17 +63,31 @@ class _Story:
         row = facts.trace.optimizers[stale.optimizer]
         self._made = facts.graphs.frame(row.site)
         self._places = self._put_in_place()
+        self._called = self._call_that_replaces()
 
     def _put_in_place(self) -> tuple[Frame, ...]:
         """Returns the lines that brought the new parameters in: the outermost that assigns what it built."""
         found: dict[Frame, None] = {}
+        made = self._facts.graphs.frames(self._facts.trace.optimizers[self._stale.optimizer].site)
         for tensor in self._stale.replacements:
             event = self._brought_in(tensor)
             frames = self._facts.graphs.frames(event.site) if event is not None else ()
+            # A line that made the optimizer as well doesn't tell which came first: the one below it does.
+            frames = tuple(frame for frame in frames if frame not in made) or frames
             kept = [frame for frame in frames if self._assigns(frame)]
             if frames:
                 found[kept[-1] if kept else frames[0]] = None
         return tuple(found)[:_MOST_PLACES]
+
+    def _call_that_replaces(self) -> Frame | None:
+        """Returns the line that stands beside the one that made the optimizer, and leads to the new ones."""
+        row = self._facts.trace.optimizers[self._stale.optimizer]
+        for tensor in self._stale.replacements:
+            event = self._brought_in(tensor)
+            parted = self._facts.graphs.parting(event.site, row.site) if event is not None else None
+            if parted is not None and self._made is not None and parted[1].function == self._made.function:
+                return parted[0]
+        return None
 
     def _brought_in(self, new: TensorId) -> ParameterPlaced | Op | None:
         for old in self._stale.tensors:
@@ -119,6 +133,8 @@ class _Story:
     def _labels(self) -> Iterator[Label]:
         for frame in self._places:
             yield label(frame, "the new parameters come in here")
+        if self._called is not None:
+            yield label(self._called, "they come in by way of this call")
         if not self._places:
             yield label(self._frame, f"{self._optimizer} steps tensors that nothing uses")
         if self._made is not None:
@@ -136,9 +152,9 @@ class _Story:
             return f"make {self._optimizer} after the parameters have been put in place."
         if not self._places:
             return f"make {self._optimizer} anew whenever the parameters are replaced."
-        line = place(self._places[0], near=self._made)
+        line = place(self._called or self._places[0], near=self._made)
         early = self._made is not None and self._made.function == self._places[0].function
-        if early:
+        if early or self._called is not None:
             return f"make {self._optimizer} after {line}, so that it gets the new parameters."
         return (
             f"make {self._optimizer} anew wherever the parameters are replaced ({line}), or give it the new "

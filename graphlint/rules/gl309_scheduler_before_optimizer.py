@@ -194,6 +194,9 @@ def _labels(facts: Facts, found: _Early, frame: Frame) -> Iterator[Label]:
     taken = facts.wording.frame(found.taken.site)
     if taken is not None:
         yield label(taken, "the optimizer's first step")
+    parted = facts.graphs.parting(found.first.site, found.taken.site)
+    if parted is not None:
+        yield label(parted[0], "steps the scheduler by way of this call")
 
 
 def _fix(facts: Facts, found: _Early, frame: Frame, name: str) -> str:

@@ -111,3 +111,17 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 @pytest.mark.parametrize("body", SILENT.values(), ids=SILENT)
 def test_what_is_still_used_is_silent(run, body: str) -> None:
     assert run(HEAD + body + LOOP).found == []
+
+
+def test_the_call_beside_the_optimizer_that_replaces_is_shown(run) -> None:
+    code = HEAD + (
+        "def grow(net):\n    net.head.weight = nn.Parameter(torch.randn_like(net.head.weight))\n"
+        "def build():\n    net = Net()\n    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "    grow(net)\n    return net, optimizer\n"
+        "net, optimizer = build()\n"
+    )
+    finding = run(code + LOOP).only("GL205")
+    called = code.splitlines().index("    grow(net)") + 1
+    assert called in [label.line for label in finding.labels]
+    assert finding.line == called - 4
+    assert finding.fix.startswith(f"make `optimizer` after line {called}, ")

@@ -359,3 +359,16 @@ def test_what_it_says_of_a_single_step(run) -> None:
     finding = run(HEAD + BAD["the generator's, in the same step as the critic's"]).only("GL309")
     first = HEAD.count("\n") + 1
     assert finding.fix == f"call `scheduler.step()` after `optimizer.step()` (line {first + 9})."
+
+
+def test_the_call_in_the_loop_is_shown_too(run) -> None:
+    code = HEAD + (
+        "scheduler = lr_scheduler.StepLR(optimizer, 2)\n"
+        "def update_rates():\n    scheduler.step()\n"
+        "for epoch in range(4):\n    update_rates()\n    loss_of().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    finding = run(code).only("GL309")
+    lines = code.splitlines()
+    assert finding.line == lines.index("    scheduler.step()") + 1
+    assert lines.index("    update_rates()") + 1 in [label.line for label in finding.labels]

@@ -21,6 +21,15 @@ def net():
 """
 
 FAULTS = {
+    "hits counted on data of no loader": """\
+m = net(); opt = torch.optim.SGD(m.parameters(), 0.1)
+held_x, held_y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+for step in range(6):
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    opt.zero_grad(); F.cross_entropy(m(x), y).backward(); opt.step()
+    with torch.no_grad():
+        print((m(held_x).argmax(1) == held_y).float().mean().item())
+""",
     "eval never undone with class": """\
 class T:
     def __init__(self):
@@ -115,6 +124,23 @@ for step in range(16):
 }
 
 LOOK_ALIKES = {
+    "agreement of two models": """\
+m, other = net(), net(); opt = torch.optim.SGD([*m.parameters(), *other.parameters()], 0.1)
+held_x = torch.randn(16, 4)
+for step in range(6):
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    opt.zero_grad(); (F.cross_entropy(m(x), y) + F.cross_entropy(other(x), y)).backward(); opt.step()
+    with torch.no_grad():
+        print((m(held_x).argmax(1) == other(held_x).argmax(1)).float().mean().item())
+""",
+    "hits on the batch that was trained on": """\
+m = net(); opt = torch.optim.SGD(m.parameters(), 0.1)
+for step in range(6):
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    opt.zero_grad(); F.cross_entropy(m(x), y).backward(); opt.step()
+    with torch.no_grad():
+        print((m(x).argmax(1) == y).float().mean().item())
+""",
     "eval mode for the last epochs on purpose": """
 model = net()
 opt = torch.optim.SGD(model.parameters(), 0.1)

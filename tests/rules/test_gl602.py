@@ -21,6 +21,18 @@ def net():
 """
 
 FAULTS = {
+    "noise drawn anew for each call": """\
+class G(nn.Module):
+    def __init__(self):
+        super().__init__(); self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+    def forward(self, noise, text): return self.a(noise) * self.b(text).relu()
+g, words = G(), nn.Embedding(9, 4); opt = torch.optim.SGD([*g.parameters(), *words.parameters()], 0.1)
+for _ in range(4):
+    ids = torch.randint(0, 9, (5,))
+    loss = (g(torch.randn(5, 4), words(ids)) - 1).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    with torch.no_grad(): g(words(ids), torch.randn(5, 4))
+""",
     "criterion of torch swapped in validation": """
 model = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
 opt = torch.optim.SGD(model.parameters(), 0.1)
@@ -82,6 +94,42 @@ for epoch in range(2):
 }
 
 LOOK_ALIKES = {
+    "noise in either place": """\
+class G(nn.Module):
+    def __init__(self):
+        super().__init__(); self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+    def forward(self, noise, text): return self.a(noise) * self.b(text).relu()
+g, words = G(), nn.Embedding(9, 4); opt = torch.optim.SGD([*g.parameters(), *words.parameters()], 0.1)
+for _ in range(4):
+    ids = torch.randint(0, 9, (5,))
+    loss = (g(torch.randn(5, 4), words(ids)) - 1).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    with torch.no_grad(): g(torch.randn(5, 4), torch.randn(5, 4))
+""",
+    "both orders are evaluated": """\
+class G(nn.Module):
+    def __init__(self):
+        super().__init__(); self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+    def forward(self, noise, text): return self.a(noise) * self.b(text).relu()
+g, words = G(), nn.Embedding(9, 4); opt = torch.optim.SGD([*g.parameters(), *words.parameters()], 0.1)
+for _ in range(4):
+    ids = torch.randint(0, 9, (5,))
+    loss = (g(torch.randn(5, 4), words(ids)) - 1).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    with torch.no_grad(): g(words(ids), torch.randn(5, 4)), g(torch.randn(5, 4), words(ids))
+""",
+    "noise where the words were left out": """\
+class G(nn.Module):
+    def __init__(self):
+        super().__init__(); self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+    def forward(self, noise, text): return self.a(noise) * self.b(text).relu()
+g, words = G(), nn.Embedding(9, 4); opt = torch.optim.SGD([*g.parameters(), *words.parameters()], 0.1)
+for _ in range(4):
+    ids = torch.randint(0, 9, (5,))
+    loss = (g(torch.randn(5, 4), words(ids)) - 1).pow(2).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+    with torch.no_grad(): g(torch.zeros(5, 4), torch.randn(5, 4))
+""",
     "symmetric criterion of torch in another order in validation": """
 model = nn.Linear(4, 1)
 opt = torch.optim.SGD(model.parameters(), 0.1)
