@@ -15,6 +15,9 @@ from graphlint.errors import UsageError
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell gives it for a program that SIGINT ended."""
 
+MAX_SEED = 2**63 - 1
+"""The largest seed that torch takes, as `graphlint.reference.options` has it, which imports torch."""
+
 STEPS = 4000
 """Training steps of a run that nothing else is said of."""
 
@@ -54,7 +57,7 @@ def reference() -> None:
 @click.option("--discriminator-device", metavar="DEVICE", help="Default: cpu.")
 @click.option("--fakes", type=click.Choice(("reuse", "fresh")), help="Default: reuse.")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Default: 64.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Default: 0.")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), metavar="N", help="Default: 0.")
 @click.option("--autocast", type=click.Choice(("bfloat16",)), help="Run the forwards in mixed precision.")
 @click.option("--generator-learning-rate", type=float, metavar="X", help="Of the generator's optimizer.")
 @click.option("--discriminator-learning-rate", type=float, metavar="X", help="Of the discriminator's.")
@@ -137,7 +140,9 @@ def train(  # noqa: PLR0913 - one argument per option of the command
 @click.option(
     "--count", type=click.IntRange(1, 64), default=8, metavar="N", help="Images of each text. Default: 8."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Of the noise. Default: 0.")
+@click.option(
+    "--seed", type=click.IntRange(0, MAX_SEED), default=0, metavar="N", help="Of the noise. Default: 0."
+)
 def sample(*, checkpoint: Path, texts: tuple[str, ...], out: Path, count: int, seed: int) -> int:
     """Draws images of each TEXT with the generator of a checkpoint, and writes them as one PNG."""
     from graphlint.reference.digits import require_extra, sample_digits

@@ -30,6 +30,15 @@ _KIND = "digits"
 _EXTRA = ("numpy", "sklearn", "PIL")
 
 
+class _Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint of a run on the digits keeps for sampling from it and for going on with it."""
+
+    kind: str
+    noise_size: int
+    embedding: dict[str, Any]
+    devices: tuple[str | None, str | None] = (None, None)
+
+
 def require_extra() -> None:
     """Imports the libraries of the extra.
 
@@ -71,17 +80,16 @@ def digits_run(
         CheckpointError: the checkpoint is damaged, or is no run on the digits.
     """
     options, trainer_options = RunOptions(steps=int(run_changes.get("steps", 1))), DIGIT_OPTIONS
-    recipe: dict[str, Any] = {}
+    then: tuple[str | None, str | None] = (None, None)
     embedding = None
     if resume and (out / checkpoints.FILE).exists():
         state = read_checkpoint(out / checkpoints.FILE)
         options, trainer_options = stored_options(state, out / checkpoints.FILE)
-        recipe = _recipe(state, out / checkpoints.FILE)
-        embedding = embedding_from(recipe["embedding"])
+        stored = _recipe(state, out / checkpoints.FILE)
+        then, embedding = stored.devices, _rebuilt(stored, out / checkpoints.FILE)
     options = msgspec.structs.replace(options, **run_changes)
     trainer_options = msgspec.structs.replace(trainer_options, **trainer_changes)
     dataset = CaptionedDigits(embedding, seed=options.seed)
-    then = recipe.get("devices", (None, None))
     used = (devices[0] or then[0] or _first_gpu(), devices[1] or then[1] or "cpu")
     recipe = {
         "kind": _KIND,
@@ -117,18 +125,20 @@ def sample_digits(checkpoint: Path, texts: Sequence[str], *, columns: int, seed:
 
     state = read_checkpoint(checkpoint)
     recipe = _recipe(state, checkpoint)
-    embedding = embedding_from(recipe["embedding"])
+    embedding = _rebuilt(recipe, checkpoint)
     embedded = _embedded(embedding, texts)
-    generator = DigitGenerator(recipe["noise_size"], embedding.dimension).eval()
-    trained = state["trainer"]
+    generator = DigitGenerator(recipe.noise_size, embedding.dimension).eval()
     try:
+        trained = state["trainer"]
         generator.load_state_dict(trained["generator"] if trained["average"] is None else trained["average"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{checkpoint}: damaged, {error!r}") from error
     except RuntimeError as error:
         raise CheckpointError(f"{checkpoint}: of another version of the networks") from error
     repeated = embedded.repeat_interleave(columns, dim=0)
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        images = generator(sample_noise(repeated, recipe["noise_size"], source), repeated)
+        images = generator(sample_noise(repeated, recipe.noise_size, source), repeated)
     return draw_grid(images.reshape(len(texts), columns, *images.shape[1:]), texts)
 
 
@@ -148,11 +158,21 @@ def _trainer(
     )
 
 
-def _recipe(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _recipe(state: Mapping[str, Any], path: Path) -> _Recipe:
     recipe = state.get("recipe")
     if not isinstance(recipe, dict) or recipe.get("kind") != _KIND:
         raise CheckpointError(f"{path}: no run of graphlint reference train")
-    return recipe
+    try:
+        return msgspec.convert(recipe, _Recipe)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{path}: damaged, {error}") from error
+
+
+def _rebuilt(recipe: _Recipe, path: Path) -> TextEmbedding:
+    try:
+        return embedding_from(recipe.embedding)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: damaged, {error!r}") from error
 
 
 def _held_out(embedding: TextEmbedding) -> SampleTexts:

@@ -12,6 +12,9 @@ from graphlint.errors import UsageError
 
 Fakes = Literal["reuse", "fresh"]
 
+MAX_SEED = 2**63 - 1
+"""The largest seed that torch takes."""
+
 _BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
@@ -98,6 +101,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name} must be at least 1, not {value}")
         if self.workers < 0 or self.seed < 0:
             raise UsageError("workers and seed can't be negative")
+        if self.seed > MAX_SEED:
+            raise UsageError(f"seed can't be more than {MAX_SEED}")
 
 
 def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:

@@ -234,12 +234,17 @@ class TrainingRun:
         try:
             (self._out / SAMPLES if self._texts is not None else self._out).mkdir(parents=True, exist_ok=True)
             found = self.checkpoint.exists()
+            foreign = not found and self._metrics.path.exists()
         except OSError as error:
             raise UsageError(f"can't write to {self._out}: {error.strerror or error}") from error
         if resume and not found:
             raise UsageError(f"there is nothing to resume in {self._out}: it holds no {checkpoints.FILE}")
         if found and not resume:
             raise UsageError(f"{self._out} holds a run already: resume it, or train in another directory")
+        if foreign:
+            raise UsageError(
+                f"{self._out} holds a {metrics.FILE} already, of no run: train in another directory"
+            )
         if resume:
             self._restore(read_checkpoint(self.checkpoint))
         self._good = self._state()

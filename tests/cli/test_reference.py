@@ -6,12 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
+from graphlint.cli import reference
 from graphlint.errors import UsageError
+from graphlint.reference import options
 from graphlint.reference.run import TrainingRun
 
 FEW = ("--steps", "2", "--batch-size", "1000")
@@ -112,6 +115,22 @@ def test_samples_are_drawn_of_each_text(graphlint, trained):
         (("reference", "train", "--out", "x", "--steps", "0"), "0 is not in the range"),
         (("reference", "train", "--out", "x", "--fakes", "both"), "'both' is not one of 'reuse', 'fresh'"),
         (("reference", "train", "--out", "x", "--seed", "-1"), "-1 is not in the range"),
+        (("reference", "train", "--out", "x", "--seed", str(2**63)), "is not in the range"),
+        (
+            (
+                "reference",
+                "sample",
+                "--checkpoint",
+                "C",
+                "--text",
+                "a 7",
+                "--seed",
+                str(2**63),
+                "--out",
+                "x.png",
+            ),
+            "is not in the range",
+        ),
         (("reference", "train", "--out", "x", "--generator-learning-rate", "0"), "must be a positive number"),
         (
             ("reference", "train", "--out", "x", "--max-gradient-norm", "nan"),
@@ -171,6 +190,49 @@ def test_a_mistake_is_one_line(graphlint, begun, monkeypatch, arguments, words):
     assert result.code == 2
     assert words in result.error_line
     assert not (begun / "x.png").exists()
+
+
+def without_embedding(state: dict[str, Any]) -> None:
+    del state["recipe"]["embedding"]
+
+
+def other_embedding(state: dict[str, Any]) -> None:
+    state["recipe"]["embedding"] = {"kind": state["recipe"]["embedding"]["kind"]}
+
+
+def odd_noise(state: dict[str, Any]) -> None:
+    state["recipe"]["noise_size"] = "many"
+
+
+def without_average(state: dict[str, Any]) -> None:
+    del state["trainer"]["average"]
+
+
+def odd_trainer(state: dict[str, Any]) -> None:
+    state["trainer"] = 5
+
+
+@pytest.mark.parametrize(
+    "spoil", [without_embedding, other_embedding, odd_noise, without_average, odd_trainer]
+)
+def test_a_checkpoint_that_lacks_something_is_one_line(graphlint, begun, monkeypatch, tmp_path, spoil):
+    monkeypatch.chdir(tmp_path)
+    state = torch.load(begun / "run" / "checkpoint.pt", weights_only=True)
+    spoil(state)
+    torch.save(state, "checkpoint.pt")
+    sampled = graphlint(
+        "reference", "sample", "--checkpoint", "checkpoint.pt", "--text", "a 7", "--out", "x.png"
+    )
+    resumed = graphlint("reference", "train", "--out", ".", "--resume", "--steps", "9")
+    for result in (sampled, resumed):
+        assert result.code == 2
+        assert "checkpoint.pt: damaged, " in result.error_line
+    assert not Path("x.png").exists()
+
+
+def test_the_largest_seed_is_the_one_that_the_trainer_takes():
+    assert reference.MAX_SEED == options.MAX_SEED
+    torch.Generator().manual_seed(options.MAX_SEED)
 
 
 @pytest.fixture(scope="module")

@@ -150,6 +150,15 @@ def test_what_was_begun_is_not_overwritten(tiny, tmp_path):
         tiny.make_run(tmp_path / "empty").train(resume=True)
 
 
+def test_a_file_of_the_same_name_that_is_no_runs_is_kept(tiny, tmp_path):
+    notes = tmp_path / "metrics.jsonl"
+    notes.write_text("mine\n")
+    with pytest.raises(UsageError, match=r"holds a metrics\.jsonl already, of no run: train in another"):
+        tiny.make_run(tmp_path).train()
+    assert notes.read_text() == "mine\n"
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 def test_another_runs_checkpoint_is_refused(tiny, tmp_path):
     tiny.make_run(tmp_path, options=tiny.run_options(2)).train()
 
