@@ -75,8 +75,12 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     def _is(self, entry: BaselineEntry, finding: Finding, places: Places) -> bool:
         return entry.fingerprint == finding.fingerprint and (
-            self._names(entry, finding.path, places) or not (self.directory / entry.path).exists()
+            self._names(entry, finding.path, places) or not self._is_there(entry)
         )
+
+    def _is_there(self, entry: BaselineEntry) -> bool:
+        # Not Path.exists: it raises for a path that no file can have.
+        return os.path.exists(self.directory / entry.path)  # noqa: PTH110
 
     def _names(self, entry: BaselineEntry, path: str, places: Places) -> bool:
         """Returns whether an entry is about the file at `path`; one of another machine is told by its end."""

@@ -207,3 +207,11 @@ def test_the_file_has_an_ordinary_mode_and_links_are_followed(project, tmp_path)
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b"])
+def test_a_path_that_no_file_can_have_is_like_one_that_is_gone(project, tmp_path, path):
+    baseline = written(project(2), tmp_path / "b.json")
+    (entry,) = baseline.entries
+    odd = msgspec.structs.replace(baseline, entries=(msgspec.structs.replace(entry, path=path),))
+    assert left(odd, project(2)) == []
