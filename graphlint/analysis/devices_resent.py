@@ -3,6 +3,7 @@
 May import `record` and the rest of `analysis`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from graphlint.record.tables import Frame
 
 if TYPE_CHECKING:
     from graphlint.analysis.facts import Facts
+
+Function = tuple[str, str, int]
+"""A function's file, name and first line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,22 @@ def sent_again(facts: "Facts") -> dict[tuple[Stop, str], list[Sent]]:
         step = moved.step if moved is not None else None
         found.setdefault(key, []).append(Sent(arrival, frame, step, moved))
     return {key: sent for key, sent in found.items() if len(sent) > 1}
+
+
+def sent_every_step(facts: "Facts") -> dict[Function, list[list[Sent]]]:
+    """Returns the values that were sent in steps which follow one another, by the function that sent them."""
+    found: dict[Function, list[list[Sent]]] = {}
+    for sent in sent_again(facts).values():
+        if every_step(sent):
+            at = next(item.frame for item in sent if item.step is not None)
+            found.setdefault((at.path, at.function, at.first_line), []).append(sent)
+    return found
+
+
+def every_step(sent: Sequence[Sent]) -> bool:
+    """Tells whether a value was sent in steps that follow one another."""
+    steps = {item.step for item in sent if item.step is not None}
+    return any(step + 1 in steps for step in steps)
 
 
 def _unchanged(facts: "Facts", first: Arrival, second: Arrival) -> bool:

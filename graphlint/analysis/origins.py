@@ -40,6 +40,8 @@ _WRITES = frozenset(
 )
 """Operations that put the script's own numbers into a tensor."""
 
+_MASKS = frozenset({"masked_fill", "masked_fill_", "index_fill", "index_fill_"})
+
 _FROM_INFINITY = frozenset({"softmax", "log_softmax", "cross_entropy", "logsumexp", "nll_loss"})
 _ARITHMETIC = frozenset(
     [
@@ -162,7 +164,9 @@ class Origins:
     def _from_inputs(self, event: Op, result: Extent) -> Origin | None:
         """Returns the origin among what an operation read; bad inputs first, then those nobody looked at."""
         extents = [(use.tensor, self._extent(use.tensor, event.serial)) for use in event.inputs]
-        for kind in ("nan", "inf", None):
+        # What a mask leaves alone is finite as a rule: nobody looked, and the mask explains the infinity.
+        kinds = ("nan", "inf") if short(event.name) in _MASKS and result == "inf" else ("nan", "inf", None)
+        for kind in kinds:
             for tensor, extent in extents:
                 if extent != kind:
                     continue

@@ -36,45 +36,37 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
-from graphlint.analysis.devices_resent import Sent, sent_again
+from graphlint.analysis.devices_made import Made, constants_in
+from graphlint.analysis.devices_resent import Sent, every_step, sent_again, sent_every_step
 from graphlint.analysis.devices_wording import bare, called, recurring, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
+from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.events import Op
 from graphlint.record.identity import TensorId
 
 _LABELS = 8
 
 _Where = tuple[str, int]
-_Function = tuple[str, str, int]
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields each repeated transfer, once for each step in which it was made."""
-    constant: dict[_Function, list[list[Sent]]] = {}
     pairs: dict[tuple[_Where, _Where], set[int]] = {}
     repeated: list[list[Sent]] = []
     for sent in sent_again(facts).values():
-        steps = {item.step for item in sent if item.step is not None}
-        if _every_step(steps):
-            first = next(item for item in sent if item.step is not None)
-            function = (first.frame.path, first.frame.function, first.frame.first_line)
-            constant.setdefault(function, []).append(sent)
+        if every_step(sent):
             continue
         for before, again in pairwise(sent):
             if again.step is not None and before.step == again.step:
                 pairs.setdefault((_where(before), _where(again)), set()).add(again.step)
         repeated += [list(group) for _, group in groupby(sent, key=lambda item: item.step)]
-    for groups in constant.values():
-        yield from _constant(facts, groups)
+    for function, groups in sent_every_step(facts).items():
+        yield from _constant(facts, groups, list(constants_in(facts, function)))
     often = {pair for pair, steps in pairs.items() if recurring(steps, facts)}
     yield from _within_steps(facts, [_repeats(chain, often) for chain in repeated])
-
-
-def _every_step(steps: set[int]) -> bool:
-    """Tells whether a value was sent in steps that follow one another."""
-    return any(step + 1 in steps for step in steps)
 
 
 def _where(sent: Sent) -> _Where:
@@ -84,8 +76,11 @@ def _where(sent: Sent) -> _Where:
 # --- in every step ------------------------------------------------------------------------------------------
 
 
-def _constant(facts: Facts, groups: Sequence[Sequence[Sent]]) -> Iterator[Occurrence]:
-    """Yields what the values that are first sent in one function cost, once for each step."""
+def _constant(facts: Facts, groups: Sequence[Sequence[Sent]], made: Sequence[Made]) -> Iterator[Occurrence]:
+    """Yields what the values that are first sent in one function cost, once for each step.
+
+    `made` are constants that the function makes anew each time, only to send them as well.
+    """
     values = [[item for item in sent if item.move is not None] for sent in groups]
     inside = [item for sent in values for item in sent]
     firsts = [sent[0] for sent in values if sent]
@@ -103,14 +98,35 @@ def _constant(facts: Facts, groups: Sequence[Sequence[Sent]]) -> Iterator[Occurr
                 f"every step, and nothing changes {'it' if one else 'them'} in between. That sends the same "
                 f"{size} each step."
             ),
-            labels=tuple(
-                Label(path=frame.path, line=frame.line, text=f"sent to {device} here, every step")
-                for frame in frames.values()
+            labels=distinct(
+                (
+                    *(label(frame, f"sent to {device} here, every step") for frame in frames.values()),
+                    *(label(one.move.frame, "a constant made and sent here, every step") for one in made),
+                    *_born(facts, firsts),
+                )
             ),
-            fix=_remedies(facts, [sent for sent in values if sent]),
+            fix=_remedies(facts, [sent for sent in values if sent]) + _made_there(facts, made),
             step=step,
             cause=("every step", *_where(first)),
         )
+
+
+def _born(facts: Facts, firsts: Sequence[Sent]) -> Iterator[Label]:
+    """Yields where the values were made."""
+    for item in firsts:
+        tensor = _origin(item)
+        makers = [maker for maker in facts.values.makers(tensor) if isinstance(maker, Op)]
+        frame = facts.graphs.frame(makers[-1].site) if makers else None
+        if frame is not None:
+            yield label(frame, "made here, on the host")
+
+
+def _made_there(facts: Facts, made: Sequence[Made]) -> str:
+    if not made:
+        return ""
+    names = listed([called(facts, one.move) for one in made])
+    lines = listed([str(one.move.frame.line) for one in made])
+    return f" Make {names} on the device itself (line {lines})."
 
 
 def _remedies(facts: Facts, values: Sequence[Sequence[Sent]]) -> str:

@@ -38,6 +38,7 @@ from graphlint.analysis.facts import Facts
 from graphlint.analysis.wording import listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.identity import TensorId
 from graphlint.record.tables import Frame
 
 _LABELS = 8
@@ -101,10 +102,20 @@ def _labels(facts: Facts, found: Mismatch) -> Iterator[Label]:
             yield _label(frame, f"{_spelled(item)} was made on {item.device} here")
         for frame in item.copied:
             yield _label(frame, f"copies {_spelled(item)} to {found.wanted} here, and the copy is not used")
+        if item.parameter and item.tensor is not None:
+            yield from _built(facts, item.tensor, item.device)
         if item.kept is not None:
             yield _label(item.kept, f"{_spelled(item)} is kept as a plain attribute here")
     for frame in found.moved:
         yield _label(frame, f"{found.holder or 'the module'} was moved to {found.wanted} here")
+
+
+def _built(facts: Facts, parameter: TensorId, device: str) -> Iterator[Label]:
+    """Yields where a parameter's memory was filled: the line that built its module."""
+    born = facts.optimized.born(parameter)
+    frame = facts.graphs.frame(born.site) if born is not None else None
+    if frame is not None:
+        yield _label(frame, f"built on {device} here")
 
 
 def _fix(facts: Facts, found: Mismatch) -> str:

@@ -23,91 +23,38 @@ fraction of the time.
 ## Known limits
 
 Tensors made from data of Python's or NumPy's (`torch.tensor`, `torch.from_numpy`) must be copied in any case
-and are left out. A device draws other random numbers than the host from the same seed.
+and are left out. A device draws other random numbers than the host from the same seed. A constant that is
+made and moved beside values which GL403 reports is told there.
 """
 
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from graphlint.analysis.devices_roundtrips import find_hop, real_moves
-from graphlint.analysis.devices_wording import Move, called, move, sentence, sized
+from graphlint.analysis.devices_made import DRAWN, Made, constants_in, made_to_be_moved
+from graphlint.analysis.devices_resent import sent_every_step
+from graphlint.analysis.devices_wording import called, sentence, sized
 from graphlint.analysis.facts import Facts
 from graphlint.lint.finding import Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
-from graphlint.record.events import Op, Transfer
-from graphlint.record.identity import Serial
-from graphlint.record.tables import Frame
 
-_HOST = "cpu"
-_FILLED = frozenset(
-    f"torch.{name}" for name in ("zeros", "ones", "full", "empty", "eye", "arange", "linspace", "logspace")
-)
-_DRAWN = frozenset(f"torch.{name}" for name in ("rand", "randn", "randint", "randperm"))
 _MOVES = re.compile(r"\.(to|cuda)\(")
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A tensor that `made` made on the host, and its only use."""
-
-    made: Op
-    frame: Frame
-    move: Move
 
 
 def check(facts: Facts) -> Iterator[Occurrence]:
     """Yields each tensor that is made only to be moved, once for each step."""
-    found: dict[tuple[str, int], list[_Made]] = {}
-    following = _with_hops(facts)
-    for transfer in facts.devices.transfers:
-        moved = move(facts, transfer)
-        if moved is None or transfer.noop or transfer.from_device != _HOST or transfer.to_device == "meta":
-            continue
-        made = _made_for(facts, moved) if transfer.serial not in following else None
-        if made is not None:
-            found.setdefault((made.frame.path, made.frame.line), []).append(made)
-    for sightings in found.values():
-        steps = {one.move.step for one in sightings}
-        if any(step + 1 in steps for step in steps):
+    told = {
+        (one.frame.path, one.frame.line)
+        for function in sent_every_step(facts)
+        for one in constants_in(facts, function)
+    }  # by GL403, with the values that the same function sends in every step
+    for line, sightings in made_to_be_moved(facts).items():
+        if line not in told:
             yield from (_occurrence(facts, one) for one in sightings)
 
 
-def _made_for(facts: Facts, moved: Move) -> _Made | None:
-    """Returns how a tensor was made, where the step made it itself and the move is its only use."""
-    source = moved.transfer.source.tensor
-    makers = facts.values.makers(source)
-    if len(makers) != 1 or moved.transfer.source.requires_grad or source in facts.devices.parameters:
-        return None
-    made = makers[0]
-    if not isinstance(made, Op) or made.inputs or made.host_inputs or made.name not in _FILLED | _DRAWN:
-        return None
-    frame = facts.devices.line(made)
-    step = facts.steps.step_of(made.serial)
-    if frame is None or step != moved.step:
-        return None
-    uses = [event for other in facts.values.sharers(source) for event in facts.values.consumers(other)]
-    if uses != [moved.transfer] or _moves_on(facts, moved):
-        return None
-    return _Made(made, frame, moved)
-
-
-def _moves_on(facts: Facts, moved: Move) -> bool:
-    """Tells whether the copy is moved once more: then it matters which device should have the value."""
-    result = moved.transfer.result
-    uses = [event for other in facts.values.sharers(result) for event in facts.values.consumers(other)]
-    return any(isinstance(event, Transfer) and not event.noop for event in uses)
-
-
-def _with_hops(facts: Facts) -> frozenset[Serial]:
-    """Returns the moves that only follow predictions to a device where those become a loss."""
-    hops = (find_hop(facts, transfer) for transfer in real_moves(facts))
-    return frozenset(transfer.serial for hop in hops if hop is not None for transfer in hop.along)
-
-
-def _occurrence(facts: Facts, found: _Made) -> Occurrence:
+def _occurrence(facts: Facts, found: Made) -> Occurrence:
     transfer, frame = found.move.transfer, found.frame
     device = transfer.to_device
     return Occurrence(
@@ -128,9 +75,9 @@ def _occurrence(facts: Facts, found: _Made) -> Occurrence:
     )
 
 
-def _fix(facts: Facts, found: _Made) -> str:
+def _fix(facts: Facts, found: Made) -> str:
     device = found.move.transfer.to_device
-    drawn = " The random numbers will be others." if found.made.name in _DRAWN else ""
+    drawn = " The random numbers will be others." if found.made.name in DRAWN else ""
     spelled = None
     if found.frame == found.move.frame:
         spelled = _made_there(facts.sources.call(found.frame.path, found.frame.line, _MOVES))

@@ -78,6 +78,12 @@ BORN_IN_FORWARD = {
         15,
         "`softmax`",
     ),
+    "scores all masked": (
+        "q = out @ out.T\ns = q.masked_fill(torch.ones_like(q).bool(), -math.inf)\n"
+        "w = torch.softmax(s, 1)\nloss = (w @ out).mean()",
+        16,
+        "`softmax`",
+    ),
     "half precision": (
         "h = (out * 1e3).half()\nbig = h * 500\nloss = big.float().pow(2).mean()",
         15,

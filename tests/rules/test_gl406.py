@@ -80,3 +80,54 @@ def test_made_to_be_moved(tmp_path, name) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_made_for_more(tmp_path, name) -> None:
     assert found(GOOD[name], tmp_path) == ()
+
+
+SENT = """\
+class Pool(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.index = torch.arange(4)
+
+    def forward(self, x):
+        index = self.index.to(x.device)
+        out = torch.zeros(4, 4).to(x.device)
+        return out.index_add(0, index, x)
+
+
+pool = Pool()
+for _ in range(4):
+    update(pool(torch.ones(4, 4, device=device)), torch.zeros(4, 1, device=device))
+"""
+
+
+def test_a_constant_beside_one_that_is_sent_again_is_part_of_that_finding(tmp_path) -> None:
+    code = HEAD + SENT
+    path = tmp_path / "train.py"
+    path.write_text(code, encoding="utf-8")
+    trace, error = run_example(Example(title="a script", code=code, simulate=("cuda",)), path)
+    assert error is None
+    (finding,) = judge(trace, Selection(select=("GL4",))).findings
+    lines = code.splitlines()
+    assert finding.code == "GL403"
+    assert [(label.line, label.text) for label in finding.labels] == [
+        (lines.index("        index = self.index.to(x.device)") + 1, "sent to cuda:0 here, every step"),
+        (
+            lines.index("        out = torch.zeros(4, 4).to(x.device)") + 1,
+            "a constant made and sent here, every step",
+        ),
+        (lines.index("        self.index = torch.arange(4)") + 1, "made here, on the host"),
+    ]
+    assert "Make `out` on the device itself" in finding.fix
+
+
+def test_a_parameter_left_behind_is_shown_where_it_was_built(tmp_path) -> None:
+    code = "import torch\nfrom torch import nn\n\n" + (
+        "layers = [nn.Linear(4, 4)]\n"
+        "model = nn.Linear(4, 4).to('cuda')\n"
+        "print(layers[0](model(torch.ones(2, 4, device='cuda'))).sum().item())\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(code, encoding="utf-8")
+    trace, _ = run_example(Example(title="a script", code=code, simulate=("cuda",)), path)
+    (finding,) = judge(trace, Selection(select=("GL404",))).findings
+    assert (4, "built on cpu here") in [(label.line, label.text) for label in finding.labels]
