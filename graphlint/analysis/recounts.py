@@ -93,8 +93,10 @@ class Recounts:
                     if earlier.serial >= backward.serial:
                         continue
                     parameters = self._still_held(earlier, backward, graph.leaves_below((index,)))
-                    if parameters:
-                        yield Recount(backward, earlier, parameters, self._joined(graph, index))
+                    joined = self._joined(graph, index)
+                    if parameters and (joined is not None or index in graph.graph.roots):
+                        # One that an earlier one holds, as in a running sum, is counted with that.
+                        yield Recount(backward, earlier, parameters, joined)
 
     def _still_held(
         self, earlier: Backward, backward: Backward, leaves: frozenset[TensorId]

@@ -91,12 +91,26 @@ def _counted_twice(facts: Facts, found: Recount, frame: Frame) -> Occurrence:
             f"{first}{at} has added it already, and nothing cleared it in between."
         ),
         labels=tuple(labels),
-        fix=f"drop {first}{at}: {loss} is part of the loss of line {frame.line}."
-        if found.joined is not None
-        else "call backward once on this loss.",
+        fix=_once(facts, found, frame),
         step=facts.steps.step_of(found.backward.serial),
         last_step=facts.steps.last_step(found.backward.serial),
     )
+
+
+def _once(facts: Facts, found: Recount, frame: Frame) -> str:
+    """Returns the remedy for a loss that is counted twice."""
+    joined = facts.graphs.frame(found.joined.site) if found.joined is not None else None
+    earlier = facts.graphs.frame(found.earlier.site)
+    if joined is None:
+        return "call backward once on this loss."
+    if earlier is not None and (earlier.path, earlier.line) == (frame.path, frame.line):
+        return (
+            f"call backward on what {place(joined, near=frame)} adds alone, or once on the sum when it is "
+            "complete."
+        )
+    first, loss = facts.wording.backward(found.earlier), facts.wording.loss(found.earlier)
+    at = f" ({place(earlier, near=frame)})" if earlier is not None else ""
+    return f"drop {first}{at}: {loss} is part of the loss of line {frame.line}."
 
 
 def _stale(facts: Facts, found: Stale, frame: Frame) -> Occurrence:

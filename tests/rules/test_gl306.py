@@ -79,9 +79,8 @@ BORN_IN_FORWARD = {
         "`softmax`",
     ),
     "scores all masked": (
-        "q = out @ out.T\ns = q.masked_fill(torch.ones_like(q).bool(), -math.inf)\n"
-        "w = torch.softmax(s, 1)\nloss = (w @ out).mean()",
-        16,
+        "s = (out @ out.T).masked_fill(x[:, :1] < 9, -math.inf)\nloss = (torch.softmax(s, 1) @ out).mean()",
+        15,
         "`softmax`",
     ),
     "half precision": (

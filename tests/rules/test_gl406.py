@@ -121,7 +121,8 @@ def test_a_constant_beside_one_that_is_sent_again_is_part_of_that_finding(tmp_pa
 
 
 def test_a_parameter_left_behind_is_shown_where_it_was_built(tmp_path) -> None:
-    code = "import torch\nfrom torch import nn\n\n" + (
+    code = (
+        "import torch\nfrom torch import nn\n\n"
         "layers = [nn.Linear(4, 4)]\n"
         "model = nn.Linear(4, 4).to('cuda')\n"
         "print(layers[0](model(torch.ones(2, 4, device='cuda'))).sum().item())\n"
