@@ -129,8 +129,8 @@ class EmptiedGradients:
             if lost is not None:
                 found.append(lost)
                 numbers.add(lost.lost)
-        if not found or len(numbers) > 1:
-            return []
+        if len(numbers) > 1 or not any(self._ledger.seen(f.backward.serial, f.step.end) for f in found):
+            return []  # That nobody took the gradients first isn't known of steps that are only watched.
         often = sum(self._ledger.sightings(one.step) for one in found)
         free = not self._reads(found) and len(found) == len(uses)
         return found if often >= (_TWICE if free else _SEEN_OFTEN) else []
