@@ -63,6 +63,7 @@ def test_a_forward_that_is_no_function_of_python_names_none(record, events) -> N
     assert call.arguments == ("*0",)
 
 
+@pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.binary_cross_entropy, functional.kl_div])
 def test_a_loss_of_torch_comes_in_the_order_declared_whatever_the_keywords(record, events, loss) -> None:
     wanted = torch.full((1,), 0.5, requires_grad=True)

@@ -166,21 +166,32 @@ class Faults:
             if not any(fill.number > since for _, fills in step.held for fill in fills):
                 yield frozenset((self.line(step),))
 
-    def _bled(self) -> Iterator[frozenset[int]]:
-        """A step that uses what a backward left, after another optimizer had stepped on that backward."""
-        for step in self.machine.of("step"):
-            for _, fills in step.held:
-                for fill in fills:
-                    if self._others_used(fill, step):
-                        yield frozenset((self.line(step), self.program.line(fill.position)))
+    def _bled(self, *, on_the_way: bool = False) -> Iterator[frozenset[int]]:
+        """A step that uses what a backward left, after another optimizer had stepped on that backward.
 
-    def _others_used(self, fill: Fill, step: Event) -> bool:
+        `on_the_way`: only where the other optimizer's modules lie behind these. A trunk that another's
+        loss runs back into may be trained by both on purpose.
+        """
+        for step in self.machine.of("step"):
+            for module, fills in step.held:
+                for fill in fills:
+                    for other in self._others_used(fill, step):
+                        if not on_the_way or self._leads_to(fill, module, other.modules):
+                            yield frozenset((self.line(step), self.program.line(fill.position)))
+
+    def _leads_to(self, fill: Fill, module: str, others: frozenset[str]) -> bool:
+        """Tells whether a backward went through a module to come to the others."""
+        root = self.machine.events[fill.number].root
+        assert root is not None
+        through = [node for node in root.graph() if node.module == module]
+        return any(part.module in others for node in through for part in node.graph())
+
+    def _others_used(self, fill: Fill, step: Event) -> Iterator[Event]:
         for other in self.machine.of("step"):
             if other.name != step.name and fill.number < other.number < step.number:
                 used = (mine.number for _, fills in other.held for mine in fills)
                 if fill.number in used:
-                    return True
-        return False
+                    yield other
 
     def _discarded(self) -> Iterator[frozenset[int]]:
         """A backward all of whose contributions to one optimizer's modules were cleared unused."""
@@ -221,7 +232,7 @@ class Faults:
             self._spared(), {"GL305", "GL302"}, "gradients thrown away", self.program.batches - 1
         )
 
-        bled = [max(lines, key=self._is_step) for lines in self._bled()]
+        bled = [max(lines, key=self._is_step) for lines in self._bled(on_the_way=True)]
         yield from self._always(
             bled, {"GL301", "GL304"}, "steps with another's gradient", self.program.batches
         )

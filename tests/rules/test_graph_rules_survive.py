@@ -16,6 +16,10 @@ TABLES = ("sites", "sources", "tensors", "modules", "optimizers", "graphs")
 LISTS = ("parameters", "names", "events")
 
 
+# What torch warns of in the examples is not the subject; as an error it would end them early.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory) -> list[Trace]:
     """The records of every bad example, each of which has a story to tell."""
