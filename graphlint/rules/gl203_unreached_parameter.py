@@ -37,10 +37,11 @@ from collections.abc import Iterator
 from graphlint.analysis.cut_words import CutWords
 from graphlint.analysis.facts import Facts
 from graphlint.analysis.unreached import Unreached, UnreachedParameters
-from graphlint.analysis.wording import counted, listed
+from graphlint.analysis.wording import counted, listed, place
 from graphlint.lint.finding import Label, Occurrence
 from graphlint.lint.labels import distinct, label
 from graphlint.lint.rule import Example, Rule
+from graphlint.record.events import Op
 from graphlint.record.tables import Frame
 
 _MOST_PLACES = 3
@@ -89,6 +90,14 @@ def _fix(facts: Facts, found: Unreached, words: CutWords, what: str, optimizer: 
         remedy = listed([words.remedy(cut, loss) for cut in words.distinct(found.cuts, _MOST_PLACES)])
         return f"{remedy}; or leave {what} out of {optimizer} if no training is meant."
     it = "it" if what.count("`") == _ONE_NAME else "them"
+    left = _called(facts, found)
+    if left is not None:
+        at = facts.graphs.frame(left.site)
+        where = f" ({place(at)})" if at is not None else ""
+        return (
+            f"let {facts.wording.loss(found.losses[0])} depend on what {what} computes{where}, or take {it} "
+            f"out of the model and of {optimizer}."
+        )
     return f"call {what} in the forward pass, or take {it} out of the model and of {optimizer}."
 
 
@@ -102,9 +111,34 @@ def _labels(
     if found.reason == "unused":
         sites = dict.fromkeys(finder.made_at(parameter) for parameter in found.parameters)
         frames = (facts.graphs.frame(site) for site in sites)
-        built = list(dict.fromkeys(place for place in frames if place is not None))
-        for place in built[:_MOST_PLACES]:
-            yield label(place, "built here, never used")
+        built = list(dict.fromkeys(frame for frame in frames if frame is not None))
+        left = _called(facts, found)
+        text = "built here" if left is not None else "built here, never used"
+        for place_built in built[:_MOST_PLACES]:
+            yield label(place_built, text)
+        if left is not None:
+            yield from _left_out(facts, found, left)
+
+
+def _called(facts: Facts, found: Unreached) -> Op | None:
+    """Returns an operation that reads the parameters with gradients on, though no loss depends on it."""
+    for parameter in found.parameters if found.reason == "unused" else ():
+        for event in facts.values.consumers(parameter):
+            if isinstance(event, Op) and event.call is not None and event.grad_mode and event.outputs:
+                return event
+    return None
+
+
+def _left_out(facts: Facts, found: Unreached, left: Op) -> Iterator[Label]:
+    """Yields where the parameters are read for nothing, and the loss that should have had it."""
+    backward = found.losses[0]
+    for frame in (facts.graphs.frame(left.site), facts.graphs.common_frame(left.site, backward.site)):
+        if frame is not None:
+            yield label(frame, "computed here, and left out of the loss")
+    made = facts.values.producer(backward.roots[0], backward.serial) if backward.roots else None
+    line = facts.graphs.common_frame(made.site, backward.site) if made is not None else None
+    if line is not None:
+        yield label(line, f"{facts.wording.loss(backward)} is made here without it")
 
 
 _BAD = Example(
