@@ -140,14 +140,23 @@ class Discards:
         return frozenset(found.optimizer for found in UnsteppedOptimizers(self._facts).all())
 
     def _fate(self, leaf: TensorId, backward: Backward) -> ZeroGrad | str:
-        """Returns what became of a leaf's gradient: the event that zeroed it, "used", or "" when unknown."""
+        """Returns what became of a leaf's gradient: the event that zeroed it, "used", or "" when unknown.
+
+        A gradient that the user's code copied is used. Copies go unseen in steps that are only watched:
+        there a copy at any other time counts.
+        """
+        ledger = self._facts.ledger
         for moment in self._facts.gradients.life(leaf):
             if moment.serial <= backward.serial:
                 continue
             if moment.kind == "used":
                 return "used"
             if isinstance(moment.event, ZeroGrad):
-                return moment.event
+                seen = ledger.seen(backward.serial, moment.serial)
+                copied = (
+                    ledger.taken(leaf, backward.serial, moment.serial) if seen else ledger.ever_taken(leaf)
+                )
+                return "used" if copied else moment.event
         return ""
 
     def _discard(

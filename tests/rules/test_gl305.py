@@ -47,3 +47,34 @@ def test_a_step_that_was_watched_before_others_were_recorded_is_the_same_fault(r
     (found,) = judged.found
     assert found == ("GL305", LATE[: LATE.index("loss.backward()")].count("\n") + 1)
     assert "detach `features`" in judged.only("GL305").fix
+
+
+COPIED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+trunk, head = nn.Linear(4, 8), nn.Linear(8, 1)
+optimizer, head_optimizer = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (trunk, head)]
+for _ in range({before}):
+    optimizer.zero_grad()
+    trunk(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+for _ in range(5):
+    kept = []
+    for task in range(2):
+        optimizer.zero_grad()
+        head_optimizer.zero_grad()
+        head(trunk(torch.randn(3, 4))).square().mean().backward()
+        head_optimizer.step()
+        kept.append([p.grad.clone() for p in trunk.parameters()])
+    optimizer.zero_grad()
+    for p, one, two in zip(trunk.parameters(), *kept):
+        p.grad = one + two
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("before", [0, 6])
+def test_gradients_copied_before_they_are_zeroed(run, before) -> None:
+    assert run(COPIED.format(before=before), "GL305").found == []
