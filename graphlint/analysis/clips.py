@@ -6,7 +6,7 @@ sightings: a clip that a step feels now and then is where it should be.
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +43,8 @@ class Clipped:
         cleared: what cleared its gradient afterwards (`late`) or before (`empty`).
         filled: the backward that came next for it.
         step: the step that used its gradient unclipped.
+        instead: the next step where the clip is of the wrong parameters: it uses gradients of others, just
+            computed, that nothing ever clips.
     """
 
     clip: GradientClip
@@ -51,6 +53,7 @@ class Clipped:
     cleared: ZeroGrad | None = None
     filled: Backward | None = None
     step: OptimizerStep | None = None
+    instead: OptimizerStep | None = None
 
 
 class Clips:
@@ -69,6 +72,28 @@ class Clips:
             often = sum(1 + self._facts.steps.repeats(one.clip.serial) for one in told) >= _SEEN_OFTEN
             if often and felt.isdisjoint(t for one in told for t in one.clip.parameters):
                 yield tuple(told)
+            elif often and all(one.kind == "late" for one in told):
+                missed = [self._missed(one.clip, felt) for one in told]
+                if all(step is not None for step in missed):
+                    yield tuple(replace(one, instead=step) for one, step in zip(told, missed, strict=True))
+
+    def _missed(self, clip: GradientClip, felt: set[TensorId]) -> OptimizerStep | None:
+        """Returns the step right after a clip that uses other gradients, which nothing ever clips.
+
+        Nothing but a backward for that step lies before the clip since any step, and nothing between them.
+        """
+        steps = self._facts.gradients.all_steps
+        place = bisect_left(steps, clip.serial, key=_begin)
+        if place in {0, len(steps)}:
+            return None
+        before, after = steps[place - 1], steps[place]
+        used = {change.tensor for change in after.changed}
+        mine = set(clip.parameters)
+        filled = [b for b in self._facts.graphs.backwards if before.serial < b.serial < after.serial]
+        if not used or used & (felt | mine) or len(filled) != 1 or filled[0].serial > clip.serial:
+            return None
+        reached = set(filled[0].reached)
+        return after if used <= reached and mine.isdisjoint(reached) else None
 
     def refused(self) -> Iterator[GradientClip]:
         """Yields the clips that torch refused because no gradient had been computed since the last use."""
@@ -182,6 +207,10 @@ class Clips:
     def _step_after(self, tensor: TensorId, clip: GradientClip) -> OptimizerStep | None:
         events = (moment.event for moment in self._later(tensor, clip))
         return next((event for event in events if isinstance(event, OptimizerStep)), None)
+
+
+def _begin(step: OptimizerStep) -> Serial:
+    return step.serial
 
 
 def _serial(moment: Moment) -> Serial:

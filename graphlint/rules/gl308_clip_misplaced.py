@@ -95,6 +95,12 @@ def _without_effect(facts: Facts, found: Clipped, seen: GradientClip, frame: Fra
 def _why(facts: Facts, found: Clipped, frame: Frame) -> str:
     words = facts.wording
     step = _step(facts, found.step, frame)
+    if found.instead is not None:
+        trained = words.owners(facts.gradients.parameters(found.instead.optimizer))
+        return (
+            f"clips gradients that {step} has used already. {_capital(_step(facts, found.instead, frame))} "
+            f"comes next, and uses those of {trained}, which nothing clips."
+        )
     fill = ""
     if found.filled is not None:
         fill = f"{words.backward(found.filled)}{words.at(found.filled.site, near=frame)}"
@@ -129,7 +135,8 @@ def _capital(text: str) -> str:
 def _labels(facts: Facts, found: Clipped, frame: Frame) -> Iterator[Label]:
     words = facts.wording
     yield label(frame, "the clip has no effect here")
-    used = words.frame(found.step.site) if found.step is not None else None
+    step = found.instead or found.step
+    used = words.frame(step.site) if step is not None else None
     if used is not None:
         yield label(used, "uses the gradients unclipped")
     filled = words.frame(found.filled.site) if found.filled is not None else None
@@ -143,6 +150,9 @@ def _labels(facts: Facts, found: Clipped, frame: Frame) -> Iterator[Label]:
 def _between(facts: Facts, found: Clipped, frame: Frame) -> str:
     words = facts.wording
     step = _step(facts, found.step, frame)
+    if found.instead is not None:
+        trained = words.owners(facts.gradients.parameters(found.instead.optimizer))
+        return f"give the parameters of {trained} to this call."
     after = "the last backward"
     if found.filled is not None:
         after = f"{words.backward(found.filled)}{words.at(found.filled.site, near=frame)}"

@@ -331,3 +331,47 @@ def test_what_it_says_of_scaled_gradients(run) -> None:
     finding = run(HEAD + BAD["before it is unscaled by hand"]).only("GL308")
     assert finding.severity == "error"
     assert finding.fix.startswith("move `scaler.unscale_(optimizer)` (line 20) before it")
+
+
+TWO_NETWORKS = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+actor_optimizer = torch.optim.SGD(actor.parameters(), lr=0.1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+for step in range(5):
+    x = torch.randn(8, 4)
+    critic_optimizer.zero_grad()
+    critic(x).pow(2).mean().backward()
+    nn.utils.clip_grad_norm_(critic.parameters(), 0.5)
+    critic_optimizer.step()
+    actor_optimizer.zero_grad()
+    actor(x).pow(2).mean().backward()
+    nn.utils.clip_grad_norm_({clipped}.parameters(), 0.5)
+    actor_optimizer.step()
+"""
+
+
+def test_the_other_network_is_clipped(run) -> None:
+    finding = run(TWO_NETWORKS.replace("{clipped}", "critic")).only("GL308")
+    assert finding.line == 16
+    assert finding.message == (
+        "`nn.utils.clip_grad_norm_(critic.parameters(), 0.5)` clips gradients that `critic_optimizer.step()` "
+        "(line 13) has used already. `actor_optimizer.step()` (line 17) comes next, and uses those of "
+        "`actor`, which nothing clips."
+    )
+    assert finding.fix == "give the parameters of `actor` to this call."
+    assert 17 in [label.line for label in finding.labels]
+
+
+def test_each_network_s_own_clip_is_right(run) -> None:
+    assert run(TWO_NETWORKS.replace("{clipped}", "actor"), "GL308").found == []
+
+
+def test_a_second_look_at_a_norm_after_the_step_is_silent(run) -> None:
+    code = TWO_NETWORKS.replace("{clipped}", "actor") + (
+        "    nn.utils.clip_grad_norm_(critic.parameters(), 0.5)\n"
+    )
+    assert run(code, "GL308").found == []
