@@ -1,6 +1,7 @@
 """Compiled, scripted and distributed loops pass through unharmed, in processes that see a session first."""
 
 import sys
+from pathlib import Path
 from subprocess import run as run_process
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from graphlint.capture.options import CaptureOptions
 from graphlint.capture.session import Session
+from graphlint.capture.taps.compiled import own_code
 
 COMPILED = """
 import sys, torch
@@ -204,3 +206,13 @@ def test_steps_in_compiled_functions_are_seen_where_the_graph_breaks(level: str)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "graphlint" not in done.stderr
     assert done.stdout.split() == ["4", "4"] or level == "auto", done.stdout
+
+
+def test_the_code_that_dynamo_is_to_leave_alone() -> None:
+    import graphlint.reference.models  # noqa: F401 - networks that a script may compile
+
+    codes = list(own_code())
+    names = {code.co_qualname for code in codes}
+    assert {"Guard.run", "CaptureContext.here", "ModesTap._wrap.<locals>.train"} <= names
+    assert "WeakNumbers.letting_go" in names
+    assert not {code.co_filename for code in codes if "reference" in Path(code.co_filename).parts}

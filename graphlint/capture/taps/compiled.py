@@ -22,7 +22,9 @@ from graphlint.capture.context import CaptureContext
 from graphlint.capture.taps.patching import patch
 from graphlint.capture.transforms import IN_JIT, IN_TRACING
 
-_PACKAGE = __name__.partition(".")[0]
+_RUNNING = tuple(f"{__name__.partition('.')[0]}.{part}." for part in ("capture", "integrations", "record"))
+"""The packages whose code runs while a script trains; those with networks to train are not among them."""
+
 _UNSEEN = "operations inside functions compiled by torch.compile"
 
 
@@ -110,9 +112,9 @@ class CompiledTap:
 
 
 def own_code() -> Iterator[CodeType]:
-    """Yields the code of all functions of graphlint that are loaded, those made inside others too."""
+    """Yields the code of the functions of graphlint that may run in a step, those made inside others too."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == _PACKAGE:
+        if name.startswith(_RUNNING):
             for value in list(vars(module).values()):
                 if isinstance(value, (FunctionType, type)) and value.__module__ == name:
                     yield from _code_in(value)
