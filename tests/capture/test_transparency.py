@@ -1,5 +1,6 @@
 """Weights, losses, the state of chance and exceptions are those of a plain run, at every level."""
 
+import inspect
 import threading
 from collections.abc import Callable
 
@@ -291,3 +292,21 @@ def test_the_comparison_can_fail() -> None:
     one = outcome(custom_function)
     assert not equal(one, (one[0], one[1] + 1))
     assert not equal([torch.ones(2)], [torch.zeros(2)])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda: torch.nn.Module.train,
+        lambda: torch.nn.Module.zero_grad,
+        lambda: torch.optim.Optimizer.zero_grad,
+        lambda: torch.amp.GradScaler.step,
+        lambda: torch.nn.utils.clip_grad_norm_,
+    ],
+)
+def test_signatures_are_those_of_torch(method) -> None:
+    plain, name = inspect.signature(method()), method().__qualname__
+    with Session(CaptureOptions(level="full")):
+        assert inspect.signature(method()) == plain
+        assert method().__qualname__ == name
+    assert inspect.signature(method()) == plain

@@ -1,5 +1,6 @@
 """Sees `train()` and `eval()` of modules, at both levels: torch has no hook for them."""
 
+import functools
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -37,6 +38,7 @@ class ModesTap:
         context = self._context
         this_thread = threading.get_ident
 
+        @functools.wraps(original)
         def train(module: Any, *args: Any, **kwargs: Any) -> Any:
             if self._inside is not None and self._inside == this_thread():
                 self._met.append((module, module.__dict__.get("training")))

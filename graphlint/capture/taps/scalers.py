@@ -1,5 +1,6 @@
 """Sees the calls of gradient scalers, at both levels."""
 
+import functools
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal, get_args
@@ -47,6 +48,7 @@ class ScalersTap:
         context = self._context
 
         def wrap(original: Any) -> Any:
+            @functools.wraps(original)
             def call(scaler: Any, *args: Any, **kwargs: Any) -> Any:
                 if self._depth or torch.compiler.is_compiling() or not context.here():
                     return original(scaler, *args, **kwargs)
@@ -69,7 +71,6 @@ class ScalersTap:
                     context.guard.run("scalers", self._record, scaler, "skipped", given, None, None)
                 return result
 
-            call.__name__ = call.__qualname__ = method
             return call
 
         return wrap

@@ -1,5 +1,6 @@
 """Sees `zero_grad` of optimizers and modules, at both levels: torch has no hook for it."""
 
+import functools
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -48,6 +49,7 @@ class ZeroGradTap:
     def _wrap(self, original: Any) -> Any:
         context = self._context
 
+        @functools.wraps(original)
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or context.quiet or not context.here():
                 return original(owner, *args, **kwargs)
