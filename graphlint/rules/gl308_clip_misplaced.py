@@ -4,8 +4,8 @@
 
 Follows what `clip_grad_norm_`, `clip_grads_with_norm_` and `clip_grad_value_` clipped to the next step.
 Reports a call that never has an effect: the optimizer had used the gradients already (those of another
-network, perhaps, than the one that steps next), there were none yet, or more was still to come. With a gradient scaler it also reports a clip of gradients that are unscaled only
-afterwards.
+network, perhaps, than the one that steps next), there were none yet, or more was still to come. With a
+gradient scaler it also reports a clip of gradients that are unscaled only afterwards.
 
 ## Why it matters
 

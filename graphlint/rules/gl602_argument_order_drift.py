@@ -24,9 +24,9 @@ loss takes the logarithm of the labels, and nothing crashes: the numbers are onl
 ## Known limits
 
 Things are told to be the same by where they come from: the same tensor, the same element of a batch, the same
-result of a module, the same line that made them, noise by how it was drawn. A module that is called in one order only, be it the wrong
-one, can't be told. Both orders used in training, or both in evaluation, are taken as meant, and so are two
-things that a forward treats alike (pairs, siamese networks).
+result of a module, the same line that made them, noise by how it was drawn. A module that is called in one
+order only, be it the wrong one, can't be told. Both orders used in training, or both in evaluation, are taken
+as meant, and so are two things that a forward treats alike (pairs, siamese networks).
 """
 
 import ast
