@@ -3,7 +3,6 @@
 May import `errors` and torch.
 """
 
-import os
 import pickle
 import warnings
 import zipfile
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphlint.errors import CheckpointError, UsageError
+from graphlint.reference.writing import replacing
 
 FILE = "checkpoint.pt"
 FORMAT = "graphlint reference checkpoint"
@@ -26,19 +26,14 @@ def write_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
     Args:
         state: plain values and tensors, in dicts, lists and tuples.
-        path: the file; beside it `<name>.tmp` is written first.
+        path: the file.
 
     Raises:
         UsageError: it can't be written.
     """
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as file:
+        with replacing(path) as file:
             torch.save({"format": FORMAT, "version": VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_directory(path.parent)
     except OSError as error:
         raise UsageError(f"can't write the checkpoint {path}: {error.strerror or error}") from error
 
@@ -103,14 +98,3 @@ def _is_intact(file: BinaryIO) -> bool:
             return archive.testzip() is None
     except (zipfile.BadZipFile, EOFError, LookupError, NotImplementedError, ValueError, RuntimeError):
         return False
-
-
-def _sync_directory(directory: Path) -> None:
-    """Puts the new name itself on the disk, where the system lets a directory be opened for that."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphlint.errors import UsageError
+from graphlint.reference.writing import replacing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,10 +66,9 @@ def save_png(picture: "Image", path: Path) -> None:
     Raises:
         UsageError: it can't be written.
     """
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        picture.save(temporary, format="PNG")
-        temporary.replace(path)
+        with replacing(path) as file:
+            picture.save(file, format="PNG")
     except OSError as error:
         raise UsageError(f"can't write the picture {path}: {error.strerror or error}") from error
 

@@ -20,7 +20,7 @@ the loop it is paid at every step, and a second time in the backward where the v
 
     text = batch["text"].to("cuda")
     fake = generator(text)
-    text = text.to("cpu")                   # the CPU still has batch["text"]
+    text = text.to("cpu")  # the CPU still has batch["text"]
     scores = discriminator(fake.to("cpu"), text)
 
 ## Use instead
