@@ -265,7 +265,7 @@ def first_cells(text: str) -> list[str]:
 def rule_table() -> str:
     rows = ["| code | name | severity | what it proves |", "|---|---|---|---|"]
     for file in rule_files():
-        link = f"[{file.rule.code}](graphlint/rules/{file.path.name})"
+        link = f"[{file.rule.code}](docs/rules/{file.rule.code}.md)"
         summary = file.page.splitlines()[0].strip()
         rows.append(f"| {link} | {file.rule.name} | {file.rule.severity} | {summary} |")
     return "\n".join(rows)
