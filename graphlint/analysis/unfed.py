@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from graphlint.analysis.account import Use
-from graphlint.record.events import Backward, Op, Transfer
+from graphlint.record.events import Backward, Op, Transfer, ZeroGrad
 from graphlint.record.identity import OptimizerId, Serial, SiteId, TensorId
 
 if TYPE_CHECKING:
@@ -175,15 +175,36 @@ class UnfedSteps:
     # --- a forward pass, no loss -------------------------------------------------------------------------
 
     def _with_a_graph(self, use: Use) -> Unfed | None:
-        """Returns a step before which a graph was built on its parameters, and no backward at all was run."""
+        """Returns a step before which a graph was built on its parameters, and no backward was run.
+
+        Where another optimizer stepped meanwhile, backwards before that were there for it; what was zeroed
+        for this one since then begins its own turn.
+        """
         after = use.previous.end if use.previous is not None else _START
         if any(after < backward.serial < use.step.end for backward in self._facts.graphs.backwards):
-            return None
+            turn = self._turn(use, after)
+            if turn is None:
+                return None
+            after = turn
         parameters = self._parameters(use)
         for op in self._between(after, use.step.end):
             if op.seq[1] > op.seq[0] and any(read.tensor in parameters for read in op.inputs):
                 return Unfed("graph", use, parameters, self._stale(use), made=op)
         return None
+
+    def _turn(self, use: Use, after: Serial) -> Serial | None:
+        """Returns the end of another's step since which this optimizer was zeroed and no backward was run."""
+        ends = [s.end for s in self._facts.gradients.all_steps if after < s.end < use.step.serial]
+        last = max(ends, default=after)
+        if any(last < backward.serial < use.step.end for backward in self._facts.graphs.backwards):
+            return None
+        zeroed = any(
+            isinstance(event, ZeroGrad)
+            and event.optimizer == use.step.optimizer
+            and last < event.serial < use.step.serial
+            for event in self._facts.trace.events
+        )
+        return last if zeroed else None
 
     # --- two steps on one gradient -----------------------------------------------------------------------
 

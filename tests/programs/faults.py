@@ -229,7 +229,7 @@ class Faults:
         yield from self._owed_by_steps()
         yield from self._always(self._only(self._retained_for_nothing()), {"GL103"}, "kept for nothing", 1)
         yield from self._always(
-            self._spared(), {"GL305", "GL302"}, "gradients thrown away", self.program.batches - 1
+            self._spared(), {"GL302", "GL305", "GL311"}, "gradients thrown away", self.program.batches - 1
         )
 
         bled = [max(lines, key=self._is_step) for lines in self._bled(on_the_way=True)]
