@@ -1,10 +1,15 @@
 """Proves after every test that nothing of a capture is left in torch or in Python."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background with Ctrl-C ignored, and tests send it to their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def installed() -> dict[str, object]:

@@ -365,7 +365,13 @@ def refreshed(shown: str, printed: str) -> str:
         end = next((at for at in range(start, len(lines)) if not lines[at].strip()), len(lines))
         parts.append("\n".join(lines[start:end]))
         start = end
-    return "\n\n...\n\n".join(parts) + "\n"
+    before, after = ("...\n" if shown.splitlines()[place] == "..." else "" for place in (0, -1))
+    return before + "\n\n...\n\n".join(parts) + "\n" + after
+
+
+def test_writing_keeps_what_is_left_out():
+    assert refreshed("...\n  took 2 steps\n", "x\n  took 3 steps\n") == "...\n  took 3 steps\n"
+    assert refreshed("a 1\n\n...\n\nb 1\n...\n", "a 2\n\nc\n\nb 2\n") == "a 2\n\n...\n\nb 2\n...\n"
 
 
 def alike(line: str, other: str) -> bool:

@@ -64,7 +64,7 @@ finally:
     torch.set_grad_enabled(True)
 """
     )
-    assert judged.only("GL202").fix.startswith("switch gradients on again before line 15")
+    assert judged.only("GL202").fix.startswith("switch gradients on again after line 10")
 
 
 def test_one_parameter_of_a_module_goes_by_its_own_name(run):
