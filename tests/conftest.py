@@ -6,6 +6,12 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# The same programs and records each time: what a change breaks, it breaks at once, and not some day later.
+# Others are drawn by benchmarks/model.py.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background with Ctrl-C ignored, and tests send it to their children.

@@ -229,7 +229,7 @@ class Faults:
         yield from self._owed_by_steps()
         yield from self._always(self._only(self._retained_for_nothing()), {"GL103"}, "kept for nothing", 1)
         yield from self._always(
-            self._spared(), {"GL302", "GL305", "GL311"}, "gradients thrown away", self.program.batches - 1
+            self._spared(), {"GL302", "GL305"}, "gradients thrown away", self.program.batches - 1
         )
 
         bled = [max(lines, key=self._is_step) for lines in self._bled(on_the_way=True)]
@@ -254,7 +254,11 @@ class Faults:
             nodes = [node for node in event.root.graph() if node.module in lost]
             below = {part.module for node in nodes for part in node.graph()} - {None}
             entered_again = any(max(node.walked_by) > event.number for node in event.root.graph())
-            whole = any(set(modules) <= lost for _, modules in self.program.optimizers)
+            whole = any(
+                set(modules) <= lost
+                for name, modules in self.program.optimizers
+                if any(self.machine.of("step", name))  # else that it never steps is the cause, and is told
+            )
             if below <= lost and whole and not entered_again:
                 yield self.line(event)
 
